@@ -1,0 +1,1 @@
+"""One backend a file, found by its file name."""

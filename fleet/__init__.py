@@ -1,0 +1,1 @@
+"""What exists: machines, links, models, workloads, placements. Data only; reads files."""

@@ -1,0 +1,1 @@
+"""What would move, and whether it is admitted. Pure functions: no clock, no randomness, no files."""

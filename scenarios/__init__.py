@@ -1,0 +1,1 @@
+"""The way in and out: scenario files, runner, proof, comparison, reports, command line."""
