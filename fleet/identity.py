@@ -1,0 +1,51 @@
+"""Topology ids: the small integer by which an allocation or a dispatch names its device.
+
+On one node CPU is 0, NPU[i] is 100+i and GPU[i] is 500+i for i in 0..99, the ids that Vx gives them. Everything else
+(a second CPU, a device without an index, fleets of several nodes) is hashed from the full device id, so that a name
+keeps its number whatever else is described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MAX_INDEX = 99
+FIRST_HASHED_ID = 3000
+HASHED_IDS = 2147480648
+"""3000 + (hash mod this) stays within a signed 32-bit integer."""
+
+_BANDS = {"cpu": 0, "npu": 100, "gpu": 500}
+
+
+def fnv1a32(text: str) -> int:
+    """32-bit FNV-1a over the UTF-8 bytes (offset 2166136261, prime 16777619)."""
+    value = 2166136261
+    for byte in text.encode("utf-8"):
+        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+    return value
+
+
+def hashed_id(name: str) -> int:
+    """The topology id of a name that has no reserved one: 3000 + fnv1a32(name) mod 2147480648."""
+    return FIRST_HASHED_ID + fnv1a32(name) % HASHED_IDS
+
+
+def topology_id(device_id: str, kind: str, index: int | None, *, one_node: bool) -> int:
+    """The topology id of one device. `index` is None or in 0..99; ValueError otherwise."""
+    if index is not None and not 0 <= index <= MAX_INDEX:
+        raise ValueError(f"index {index} lies outside 0..{MAX_INDEX}")
+    if not one_node or index is None or (kind == "cpu" and index > 0):
+        return hashed_id(device_id)
+    return _BANDS[kind] + index
+
+
+def collisions(ids: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:
+    """(first name, second name, id) for each id given to two names, in the order of the second."""
+    owners: dict[int, str] = {}
+    found = []
+    for name, number in ids:
+        if number in owners:
+            found.append((owners[number], name, number))
+        else:
+            owners[number] = name
+    return found
