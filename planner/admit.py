@@ -1,0 +1,233 @@
+"""The one admission: a request on named devices -> Admitted, Refused or Unverified, each with its prediction.
+
+A device admits when total <= budget, budget = floor(capacity * utilization) - reserve; equal fits. What is unknown is never
+admitted: capacity, peer access, a model that is not understood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from fleet.errors import PlacementError
+from fleet.machine import Device, Fleet
+from fleet.model import Model
+from fleet.placement import Placement
+from fleet.workload import Workload
+from planner.footprint import LINES, ArenaFootprint
+from planner.predict import Prediction, predict
+from planner.request import MAX_BYTES, Request, resolve
+
+DEFAULT_UTILIZATION = Fraction(9, 10)
+"""Policy: vLLM's default of --gpu-memory-utilization; used where neither the flag nor the fleet says otherwise."""
+
+Verdict = Literal["admitted", "refused", "unverified"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """Everything that a verdict depends on."""
+
+    fleet: Fleet
+    model: Model
+    request: Request
+    placement: Placement
+    utilization: Fraction | None = None
+    expect: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reason:
+    """Why a verdict is what it is. `severity` error refuses, unknown leaves unverified, warning changes nothing."""
+
+    code: str
+    severity: Literal["error", "unknown", "warning"]
+    message: str
+    device: str | None = None
+    edge: tuple[str, str] | None = None
+    line: str | None = None
+    needed_bytes: int | None = None
+    available_bytes: int | None = None
+    fix: dict[str, Any] | None = None
+
+    @property
+    def shortfall_bytes(self) -> int | None:
+        if self.needed_bytes is None or self.available_bytes is None:
+            return None
+        return self.needed_bytes - self.available_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceBudget:
+    """What a device has and what the plan may use of it; None = unknown."""
+
+    capacity_bytes: int | None
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Admission:
+    """A verdict with everything it rests on. `prediction` is None only when the model is not understood."""
+
+    verdict: Verdict
+    ask: Ask
+    workload: Workload | None
+    utilization: Fraction
+    prediction: Prediction | None
+    budgets: dict[str, DeviceBudget] = field(default_factory=dict)
+    reasons: tuple[Reason, ...] = ()
+    readings: dict[str, Prediction] = field(default_factory=dict)
+
+
+def utilization_of(ask: Ask) -> Fraction:
+    """The flag, else the fleet's budget, else 0.9."""
+    if ask.utilization is not None:
+        return ask.utilization
+    return DEFAULT_UTILIZATION if ask.fleet.budget.utilization is None else ask.fleet.budget.utilization
+
+
+def check_placement(fleet: Fleet, placement: Placement) -> None:
+    """Raises PlacementError when a phase names a device that the fleet does not describe."""
+    import difflib
+
+    known = [device.id for device in fleet.devices]
+    wrong = []
+    for phase in ("prefill", "decode"):
+        name = getattr(placement, phase)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+            wrong.append(f"{phase}: {name!r} is not a device of fleet {fleet.name}{hint} It has {listed or 'none'}")
+    if wrong:
+        raise PlacementError("\n".join(wrong))
+
+
+def admit(ask: Ask) -> Admission:
+    """The verdict. Raises DescriptionError or PlacementError when the request itself is wrong; never for a refusal."""
+    check_placement(ask.fleet, ask.placement)
+    utilization = utilization_of(ask)
+    if ask.model.unknown:
+        reasons = tuple(Reason(code="MODEL_UNKNOWN", severity="unknown", message=words) for words in ask.model.unknown)
+        return Admission(
+            verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=reasons
+        )
+    workload = resolve(ask.request, ask.model)
+    prediction = predict(ask.fleet, ask.model, workload, ask.placement)
+    readings: dict[str, Prediction] = {}
+    reasons: list[Reason] = []
+    if prediction.routed.unknown:
+        for reading in ("direct", "staged"):
+            readings[reading] = predict(ask.fleet, ask.model, workload, ask.placement, reading)
+        prediction = readings["direct"]  # the arenas without a bounce buffer; edges are worded as unknown by the plan
+    budgets = {f.arena: _budget(ask, f, utilization) for f in prediction.footprints}
+    reasons += _memory_reasons(ask, prediction, budgets, utilization)
+    reasons += _way_reasons(prediction, readings)
+    reasons += _size_reasons(prediction)
+    severities = {reason.severity for reason in reasons}
+    verdict: Verdict = "refused" if "error" in severities else "unverified" if "unknown" in severities else "admitted"
+    return Admission(
+        verdict=verdict, ask=ask, workload=workload, utilization=utilization, prediction=prediction,
+        budgets=budgets, reasons=tuple(reasons), readings=readings,
+    )  # fmt: skip
+
+
+def _budget(ask: Ask, footprint: ArenaFootprint, utilization: Fraction) -> DeviceBudget:
+    device = None if footprint.device is None else ask.fleet.device(footprint.device)
+    capacity = None if device is None else device.memory.capacity.value
+    if capacity is None:
+        return DeviceBudget(capacity_bytes=None, budget_bytes=None)
+    allowed = capacity * utilization.numerator // utilization.denominator - ask.fleet.budget.reserve
+    return DeviceBudget(capacity_bytes=capacity, budget_bytes=max(allowed, 0))
+
+
+def short_line(footprint: ArenaFootprint, available: int) -> str:
+    """The line that first passes the budget when the lines are laid down in the order of the ledger, runtime first."""
+    held = 0
+    for line in ("runtime", *(name for name in LINES if name != "runtime")):
+        held += footprint.lines[line]
+        if held > available:
+            return line
+    return "rounding"
+
+
+def _memory_reasons(
+    ask: Ask, prediction: Prediction, budgets: dict[str, DeviceBudget], utilization: Fraction
+) -> list[Reason]:
+    reasons = []
+    for footprint in prediction.footprints:
+        device = None if footprint.device is None else ask.fleet.device(footprint.device)
+        if device is None:
+            continue
+        budget = budgets[footprint.arena]
+        if budget.capacity_bytes is None or budget.budget_bytes is None:
+            reasons.append(_capacity_unknown(device, footprint))
+        elif footprint.total_bytes > budget.budget_bytes:
+            reasons.append(_too_small(device, footprint, budget, utilization))
+    return reasons
+
+
+def _capacity_unknown(device: Device, footprint: ArenaFootprint) -> Reason:
+    return Reason(
+        code="CAPACITY_UNKNOWN", severity="unknown", device=device.id, needed_bytes=footprint.total_bytes,
+        message=f"{device.id} needs {footprint.total_bytes:,} B, but the capacity of its memory "
+        f"{device.default_memory!r} is unknown ({device.where}); state {device.capacity_field}",
+    )  # fmt: skip
+
+
+def _too_small(device: Device, footprint: ArenaFootprint, budget: DeviceBudget, utilization: Fraction) -> Reason:
+    assert budget.capacity_bytes is not None
+    assert budget.budget_bytes is not None
+    over_capacity = footprint.total_bytes > budget.capacity_bytes
+    code = "EXCEEDS_CAPACITY" if over_capacity else "EXCEEDS_BUDGET"
+    available = budget.capacity_bytes if over_capacity else budget.budget_bytes
+    line = short_line(footprint, available)
+    what = "its capacity" if over_capacity else f"its budget of {_percent(utilization)} of {budget.capacity_bytes:,} B"
+    return Reason(
+        code=code, severity="error", device=device.id, line=line, needed_bytes=footprint.total_bytes,
+        available_bytes=available,
+        message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs {footprint.total_bytes:,} B "
+        f"and {what} leaves {available:,} B; the line that no longer fits is {line} ({device.where})",
+    )  # fmt: skip
+
+
+def _percent(fraction: Fraction) -> str:
+    return f"{float(fraction * 100):g} %"
+
+
+def _way_reasons(prediction: Prediction, readings: dict[str, Prediction]) -> list[Reason]:
+    reasons = []
+    for way in prediction.routed.no_way:
+        reaches = ", ".join(way.reachable) or "nothing"
+        reasons.append(Reason(
+            code="NO_ROUTE", severity="error", edge=(way.src, way.dst),
+            message=f"no declared links lead from {way.src} to {way.dst}; from {way.src} the links reach {reaches}",
+        ))  # fmt: skip
+    for host, needed, pool in prediction.routed.pool_short:
+        reasons.append(Reason(
+            code="PINNED_POOL_TOO_SMALL", severity="error", device=host, needed_bytes=needed, available_bytes=pool,
+            message=f"a staged copy needs {needed:,} B of the pinned pool of {host} for one position; it has {pool:,} B",
+        ))  # fmt: skip
+    if readings:
+        unknown = [row for row in readings["direct"].handoff_rows]
+        edge = (unknown[0].src, unknown[0].dst) if unknown else None
+        staged_fails = bool(readings["staged"].routed.no_way)
+        reasons.append(Reason(
+            code="PEER_ACCESS_UNKNOWN", severity="unknown", edge=edge,
+            message="peer access between the two devices is unknown: direct it is one copy, staged it goes over the host"
+            + (", for which links are missing" if staged_fails else "") + "; state peer_access: direct or staged",
+        ))  # fmt: skip
+    return reasons
+
+
+def _size_reasons(prediction: Prediction) -> list[Reason]:
+    """Totals beyond 2^63 - 1 are refused before any machine integer could wrap."""
+    largest = max((f.total_bytes for f in prediction.footprints), default=0)
+    largest = max(largest, max((edge.bytes or 0 for edge in prediction.edges), default=0))
+    if largest <= MAX_BYTES:
+        return []
+    return [Reason(
+        code="SIZE_OVERFLOW", severity="error", needed_bytes=largest, available_bytes=MAX_BYTES,
+        message=f"a total of {largest:,} B passes 2^63 - 1",
+    )]  # fmt: skip

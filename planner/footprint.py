@@ -1,0 +1,121 @@
+"""What lies in each arena: the buffers that the orders list, and the lines of the memory ledger.
+
+The lines are sums over these very buffers, so the plan cannot list one thing and count another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fleet.machine import Fleet
+from fleet.model import DTYPE_BYTES, Model
+from fleet.placement import Placement
+from fleet.workload import Workload
+from planner.orders import ArenaOrder, BufferOrder
+
+LINES = ("weights", "kv_cache", "layout_padding", "activations", "workspace", "runtime")
+_LINE_OF_PREFIX = {"weights": "weights", "kv": "kv_cache", "act": "activations", "work": "workspace"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArenaFootprint:
+    """Bytes of one arena by line, before rounding; `runtime` is what the driver takes beside the arena."""
+
+    arena: str
+    device: str | None
+    lines: dict[str, int]
+    granule: int
+
+    @property
+    def resident_bytes(self) -> int:
+        """All lines but runtime: what the high-water mark must equal."""
+        return sum(nbytes for line, nbytes in self.lines.items() if line != "runtime")
+
+    @property
+    def rounding_bytes(self) -> int:
+        """ceil(resident / granule) * granule - resident, once per arena."""
+        return -self.resident_bytes % self.granule
+
+    @property
+    def total_bytes(self) -> int:
+        return self.resident_bytes + self.rounding_bytes + self.lines["runtime"]
+
+    @property
+    def fence_bytes(self) -> int:
+        """total - runtime."""
+        return self.resident_bytes + self.rounding_bytes
+
+
+def arenas(model: Model, workload: Workload, placement: Placement, chunk: int | None) -> tuple[ArenaOrder, ...]:
+    """The arenas of a placement: one a device, host:prefill and host:decode in host mode, host:bounce when staged."""
+    out = []
+    for device in placement.devices:
+        phases = [p for p, d in (("prefill", placement.prefill), ("decode", placement.decode)) if d == device]
+        out.append(ArenaOrder(arena=device, device=device, buffers=_device_buffers(model, workload, phases)))
+    if workload.attention == "host":
+        for phase in ("prefill", "decode"):
+            out.append(ArenaOrder(arena=f"host:{phase}", device=None, buffers=_kv_buffers(model, workload, phase)))
+    if chunk is not None:
+        bounce = BufferOrder(name="bounce", shape=(chunk, model.kv_dim), dtype=workload.kv_dtype)
+        out.append(ArenaOrder(arena="host:bounce", device=None, buffers=(bounce,)))
+    return tuple(out)
+
+
+def _kv_buffers(model: Model, workload: Workload, phase: str) -> tuple[BufferOrder, ...]:
+    shape = (model.n_layers, workload.cache_positions, model.kv_dim)
+    if workload.batch > 1:
+        shape = (workload.batch, *shape)  # type: ignore[assignment]  # priced only: the executor runs batch 1
+    return tuple(BufferOrder(name=f"kv/{phase}/{t}", shape=shape, dtype=workload.kv_dtype) for t in ("k", "v"))
+
+
+def _device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple[BufferOrder, ...]:
+    converted = workload.weights_dtype != model.weights_dtype
+    out = [
+        BufferOrder(name=f"weights/{t.name}", shape=t.shape, dtype=workload.weights_dtype if converted else t.dtype)
+        for t in model.staged_tensors(workload.attention)
+    ]
+    for phase in phases:
+        out.extend(_kv_buffers(model, workload, phase))
+    if workload.attention == "host":
+        widest_in = max(model.dim, model.q_dim, model.hidden_dim)
+        widest_out = max(model.dim, model.q_dim, model.kv_dim, model.hidden_dim, model.vocab_size)
+        out.append(BufferOrder(name="act/in", shape=(workload.batch * widest_in,), dtype="fp32"))
+        out.append(BufferOrder(name="act/out", shape=(workload.batch * widest_out,), dtype="fp32"))
+        return tuple(out)
+    rows = (workload.prefill_chunk if "prefill" in phases else 1) * workload.batch
+    for name, shape, dtype in (
+        ("act/tokens", (rows,), "int32"),
+        ("act/x", (rows, model.dim), "fp32"),
+        ("act/xb", (rows, max(model.dim, model.q_dim)), "fp32"),
+        ("act/xb2", (rows, model.dim), "fp32"),
+        ("act/q", (rows, model.q_dim), "fp32"),
+        ("act/hb", (rows, model.hidden_dim), "fp32"),
+        ("act/hb2", (rows, model.hidden_dim), "fp32"),
+        ("act/att", (model.n_heads, workload.cache_positions), "fp32"),
+        ("act/logits", (workload.batch * model.vocab_size,), "fp32"),
+        ("act/next", (workload.batch,), "int32"),
+        ("work/rope_cos", (workload.positions, model.head_dim // 2), "fp32"),
+        ("work/rope_sin", (workload.positions, model.head_dim // 2), "fp32"),
+    ):
+        out.append(BufferOrder(name=name, shape=shape, dtype=dtype))
+    return tuple(out)
+
+
+def buffer_bytes(buffer: BufferOrder) -> int:
+    """Bytes of a plain buffer: product of the shape times the element size."""
+    return math.prod(buffer.shape) * DTYPE_BYTES[buffer.dtype]
+
+
+def footprint(fleet: Fleet, arena: ArenaOrder) -> ArenaFootprint:
+    """The lines of one arena. Undeclared runtime counts 0 (the fleet's warnings say so); undeclared granule is 1."""
+    lines = dict.fromkeys(LINES, 0)
+    for buffer in arena.buffers:
+        prefix = buffer.name.split("/", 1)[0]
+        lines[_LINE_OF_PREFIX.get(prefix, "workspace")] += buffer_bytes(buffer)
+    device = None if arena.device is None else fleet.device(arena.device)
+    granule = 1
+    if device is not None:
+        lines["runtime"] = device.runtime.value or 0
+        granule = device.memory.granule.value or 1
+    return ArenaFootprint(arena=arena.arena, device=arena.device, lines=lines, granule=granule)

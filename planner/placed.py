@@ -1,0 +1,161 @@
+"""Program + workload + placement -> the placement graph: stages and caches, each in a memory space.
+
+A transfer is an edge whose two ends lie in different spaces, or a handoff. Nothing else produces a row: if the waybill
+lacks a line, an edge is missing here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+
+from fleet.machine import Fleet
+from fleet.model import DTYPE_BYTES, Model
+from fleet.placement import Placement
+from fleet.workload import Workload
+from planner.program import program_graph
+
+TOKEN_BYTES = 4
+"""A token id crosses as one int32."""
+
+Node = tuple[str, ...]
+
+
+def placement_graph(fleet: Fleet, model: Model, workload: Workload, placement: Placement) -> Any:
+    """The placed request as a networkx MultiDiGraph.
+
+    Node attribute: `space` (a device id or a host id). Edge attributes: `phase`, `tensor` (the row), `bytes` and
+    `payload` in all, `copies` in all, `per_pass` (bytes, copies) or None, `order` (place among the rows).
+    """
+    graph: Any = nx.MultiDiGraph()
+    hosts = {device: _host_of(fleet, device) for device in placement.devices}
+    _place_weights(graph, model, workload, placement, hosts)
+    if workload.attention == "device":
+        _place_token_edges(graph, workload, placement, hosts)
+    _place_stages(graph, model, workload, placement, hosts)
+    if workload.hands_over:
+        _place_handoff(graph, model, workload, placement, hosts)
+    return graph
+
+
+def _host_of(fleet: Fleet, device_id: str) -> str:
+    device = fleet.device(device_id)
+    if device is None:
+        raise KeyError(device_id)
+    return device.host
+
+
+def weights_bytes(model: Model, workload: Workload) -> tuple[int, int]:
+    """(bytes, copies) of the named tensors that the mode reads on a device, one copy each."""
+    staged = model.staged_tensors(workload.attention)
+    if workload.weights_dtype == model.weights_dtype:
+        return sum(tensor.nbytes for tensor in staged), len(staged)
+    return sum(tensor.n_elements for tensor in staged) * DTYPE_BYTES[workload.weights_dtype], len(staged)
+
+
+def _place_weights(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
+    nbytes, copies = weights_bytes(model, workload)
+    for order, device in enumerate(placement.devices):
+        graph.add_node(("checkpoint", device), space=hosts[device])
+        graph.add_node(("weights", device), space=device)
+        _connect(graph, ("checkpoint", device), ("weights", device), "stage", "weights", order, (nbytes, copies))
+
+
+def _place_token_edges(graph: Any, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
+    """Ids up, the sampled id down; after the first decode pass the sampled id stays on the device."""
+    batch, prompt_passes = workload.batch, workload.prefill_passes
+    calls = -(-prompt_passes // workload.prefill_chunk)
+    one = (TOKEN_BYTES * batch, batch)
+    prefill_host, decode_host = hosts[placement.prefill], hosts[placement.decode]
+    graph.add_node(("prompt",), space=prefill_host)
+    graph.add_node(("sampled",), space=prefill_host)
+    tokens = (TOKEN_BYTES * prompt_passes * batch, calls * batch)
+    _connect(
+        graph, ("prompt",), ("prefill", "embed"), "prefill", "tokens", 10, tokens,
+        per_pass=one if workload.prefill_chunk == 1 else None,
+    )  # fmt: skip
+    if workload.passes >= workload.prompt_tokens:
+        _connect(graph, ("prefill", "argmax"), ("sampled",), "prefill", "next_token", 11, one)
+    if workload.decode_passes:
+        graph.add_node(("first",), space=decode_host)
+        graph.add_node(("text",), space=decode_host)
+        passes = workload.decode_passes
+        _connect(graph, ("first",), ("decode", "embed"), "decode", "tokens", 40, one)
+        every = (one[0] * passes, one[1] * passes)
+        _connect(graph, ("decode", "argmax"), ("text",), "decode", "next_token", 41, every, per_pass=one)
+
+
+def _place_stages(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
+    """Both phases are the same program; only the device differs. In host mode just the matmuls are on the device."""
+    program = program_graph(model)
+    width = 4  # activations are computed in f32
+    for phase, device, passes, base in (
+        ("prefill", placement.prefill, workload.prefill_passes, 10),
+        ("decode", placement.decode, workload.decode_passes, 40),
+    ):
+        for name, data in program.nodes(data=True):
+            on_device = workload.attention == "device" or data["op"] == "matmul"
+            graph.add_node((phase, name), space=device if on_device else hosts[device])
+        if workload.attention == "device" or not passes:
+            continue
+        for src, dst, data in program.edges(data=True):
+            up = program.nodes[dst]["op"] == "matmul"
+            if not up and program.nodes[src]["op"] != "matmul":
+                continue
+            repeat = program.nodes[dst if up else src]["repeat"] * workload.batch
+            one = (data["elements"] * width * repeat, repeat)
+            total = (one[0] * passes, one[1] * passes)
+            tensor, order = ("act_in", base) if up else ("act_out", base + 1)
+            _connect(graph, (phase, src), (phase, dst), phase, tensor, order, total, per_pass=one)
+
+
+def kv_transfer(model: Model, workload: Workload) -> tuple[int, int, int]:
+    """(payload bytes, bytes moved, copies) of one traversal of k, and equally of v.
+
+    filled: L copies of P positions. allocated: the whole array [L, positions, KD] at once. blocks:N: whole blocks, one
+    copy a layer and block. Payload is always L * P * KD elements.
+    """
+    layers, prompt, batch = model.n_layers, workload.prompt_tokens, workload.batch
+    position = model.kv_dim * DTYPE_BYTES[workload.kv_dtype] * batch
+    payload = layers * prompt * position
+    if workload.kv_extent == "allocated":
+        return payload, layers * workload.cache_positions * position, batch
+    block = workload.block_tokens
+    if block is None:
+        return payload, payload, layers * batch
+    blocks = -(-prompt // block)
+    return payload, layers * blocks * block * position, layers * blocks * batch
+
+
+def _place_handoff(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
+    """The cache moves; no tensor is split. In host mode it is staged up, across and down."""
+    payload, nbytes, copies = kv_transfer(model, workload)
+    ends: list[tuple[Node, str]] = [(("kv", "prefill"), placement.prefill), (("kv", "decode"), placement.decode)]
+    if workload.attention == "host":
+        ends.insert(0, (("kv", "host:prefill"), hosts[placement.prefill]))
+        ends.append((("kv", "host:decode"), hosts[placement.decode]))
+    for node, space in ends:
+        graph.add_node(node, space=space)
+    for hop, ((src, _), (dst, _)) in enumerate(zip(ends, ends[1:], strict=False)):
+        for number, tensor in enumerate(("k", "v")):
+            order = 20 + 2 * hop + number
+            _connect(graph, src, dst, "handoff", tensor, order, (nbytes, copies), payload=payload)
+
+
+def _connect(
+    graph: Any,
+    src: Node,
+    dst: Node,
+    phase: str,
+    tensor: str,
+    order: int,
+    moved: tuple[int, int],
+    *,
+    payload: int | None = None,
+    per_pass: tuple[int, int] | None = None,
+) -> None:
+    graph.add_edge(
+        src, dst, phase=phase, tensor=tensor, order=order, bytes=moved[0], copies=moved[1],
+        payload=moved[0] if payload is None else payload, per_pass=per_pass,
+    )  # fmt: skip

@@ -1,0 +1,260 @@
+"""Plan = orders + prediction: the document that `admit` writes, and the orders in it that an executor is handed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from planner.admit import Admission, Reason
+from planner.footprint import LINES, ArenaFootprint
+from planner.orders import (
+    CopyUnit,
+    Fence,
+    HandoffMode,
+    OrderedDevice,
+    OrderedWorkload,
+    Orders,
+    Step,
+    orders_to_document,
+)
+from planner.predict import Prediction
+from planner.route import with_unknown_edges
+from planner.rows import Edge, Leg, Row
+
+SCHEMA = "kvwaybill/plan/1"
+
+
+def make_orders(admission: Admission) -> Orders:
+    """The orders of an admission: devices, arenas, fences and the sequence of steps. No predicted figure is in them."""
+    ask, workload, prediction = admission.ask, admission.workload, admission.prediction
+    assert workload is not None
+    assert prediction is not None
+    devices = []
+    for name in ask.placement.devices:
+        device = ask.fleet.device(name)
+        assert device is not None
+        devices.append(OrderedDevice(
+            id=device.id, topology_id=device.topology_id, kind=device.kind, index=device.index, host=device.host,
+            uuid=device.uuid, pci=device.pci,
+        ))  # fmt: skip
+    return Orders(
+        prefill=ask.placement.prefill,
+        decode=ask.placement.decode,
+        devices=tuple(devices),
+        arenas=prediction.arenas,
+        fences=tuple(Fence(arena=f.arena, bytes=f.fence_bytes) for f in prediction.footprints),
+        steps=tuple(_steps(admission)),
+        workload=OrderedWorkload(
+            prompt_ids=workload.prompt_ids, prompt_tokens=workload.prompt_tokens, passes=workload.passes,
+            positions=workload.positions, batch=workload.batch, attention=workload.attention,
+            kv_extent=workload.kv_extent, kv_dtype=workload.kv_dtype, weights_dtype=workload.weights_dtype,
+            prefill_chunk=workload.prefill_chunk, layout=workload.layout,
+        ),
+        expect=ask.expect,
+    )  # fmt: skip
+
+
+def _steps(admission: Admission) -> list[Step]:
+    """Weights to every device, prefill, the handoff hop by hop, decode."""
+    ask, workload = admission.ask, admission.workload
+    assert workload is not None
+    steps = [
+        Step(op="stage", dst=device, tensor=tensor.name)
+        for device in ask.placement.devices
+        for tensor in ask.model.staged_tensors(workload.attention)
+    ]
+    steps.append(Step(op="prefill", dst=ask.placement.prefill))
+    if workload.hands_over:
+        steps.extend(_handoff_steps(admission))
+        steps.append(Step(op="decode", dst=ask.placement.decode))
+    return steps
+
+
+def _handoff_steps(admission: Admission) -> list[Step]:
+    ask, workload, prediction = admission.ask, admission.workload, admission.prediction
+    assert workload is not None
+    assert prediction is not None
+    prefill, decode = ask.placement.prefill, ask.placement.decode
+    across: HandoffMode = "local" if prefill == decode else "staged" if prediction.routed.staged else "direct"
+    hops: list[tuple[str, str, HandoffMode]] = [(prefill, decode, across)]
+    if workload.attention == "host":
+        hops = [("host:prefill", prefill, "up"), *hops, (decode, "host:decode", "down")]
+    unit, block, end = _unit(workload.kv_extent, workload.prompt_tokens, workload.cache_positions)
+    return [
+        Step(
+            op="handoff", src=src, dst=dst, tensor=tensor, layers=(0, ask.model.n_layers), positions=(0, end),
+            unit=unit, block=block, mode=mode, chunk=prediction.routed.chunk if mode == "staged" else None,
+            layout=workload.layout,
+        )
+        for src, dst, mode in hops
+        for tensor in ("k", "v")
+    ]  # fmt: skip
+
+
+def _unit(extent: str, prompt: int, positions: int) -> tuple[CopyUnit, int | None, int]:
+    if extent == "allocated":
+        return "array", None, positions
+    if extent.startswith("blocks:"):
+        block = int(extent.removeprefix("blocks:"))
+        return "block", block, -(-prompt // block) * block
+    return "layer", None, prompt
+
+
+def plan_document(
+    admission: Admission, inputs: dict[str, Any], alternatives: list[dict[str, Any]], limits: list[str]
+) -> dict[str, Any]:
+    """The contract's **plan**, without its `id`. Orders only where admitted: nothing else can be run."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "verdict": admission.verdict,
+        "inputs": inputs,
+        "placement": {"prefill": admission.ask.placement.prefill, "decode": admission.ask.placement.decode},
+        "orders": orders_to_document(make_orders(admission)) if admission.verdict == "admitted" else None,
+    }
+    if admission.prediction is not None:
+        document |= prediction_document(admission)
+    document["alternatives"] = alternatives + [
+        {"reading": name} | _carried(prediction.rows, prediction.edges)
+        for name, prediction in admission.readings.items()
+    ]
+    document["reasons"] = [reason_document(reason) for reason in admission.reasons]
+    document["limits"] = limits
+    return document
+
+
+def prediction_document(admission: Admission) -> dict[str, Any]:
+    """memory, waybill, edges, handoff, dispatches, passes and time of an admission."""
+    prediction = admission.prediction
+    assert prediction is not None
+    rows, edges = prediction.rows, prediction.edges
+    if admission.readings:
+        direct, staged = admission.readings["direct"], admission.readings["staged"]
+        rows = with_unknown_edges(rows, direct.routed, staged.routed)
+        edges = _edges_of_readings(direct, staged)
+    return {
+        "memory": [memory_document(admission, f) for f in prediction.footprints],
+        **_carried(rows, edges),
+        "dispatches": {"prefill": prediction.dispatches[0], "decode": prediction.dispatches[1]},
+        "passes": {"prefill": prediction.passes[0], "decode": prediction.passes[1]},
+        "time": {"ttft_s": None, "tpot_s": None, "basis": _basis(rows)},
+    }
+
+
+def _carried(rows: tuple[Row, ...], edges: tuple[Edge, ...]) -> dict[str, Any]:
+    return {
+        "waybill": [row_document(row) for row in rows],
+        "edges": [{"src": e.src, "dst": e.dst, "kind": e.kind, "bytes": e.bytes, "copies": e.copies} for e in edges],
+        "handoff": handoff_document(rows),
+    }
+
+
+def _edges_of_readings(direct: Prediction, staged: Prediction) -> tuple[Edge, ...]:
+    """Edges on which both readings agree; the others are unknown."""
+    sums: dict[tuple[str, str, str], list[tuple[int | None, int | None]]] = {}
+    for reading in (direct, staged):
+        for edge in reading.edges:
+            sums.setdefault((edge.src, edge.dst, edge.kind), []).append((edge.bytes, edge.copies))
+    out = []
+    for (src, dst, kind), held in sorted(sums.items()):
+        agreed = held[0] if len(held) == 2 and held[0] == held[1] else (None, None)
+        out.append(Edge(src=src, dst=dst, kind=kind, bytes=agreed[0], copies=agreed[1]))
+    return tuple(out)
+
+
+def memory_document(admission: Admission, footprint: ArenaFootprint) -> dict[str, Any]:
+    """One device (or host arena) of the memory ledger. slack = budget - total; null where a figure is unknown."""
+    device = None if footprint.device is None else admission.ask.fleet.device(footprint.device)
+    budget = admission.budgets[footprint.arena]
+    return {
+        "device": footprint.arena,
+        "topology_id": None if device is None else device.topology_id,
+        "capacity_bytes": budget.capacity_bytes,
+        "budget_bytes": budget.budget_bytes,
+        "resident": {line: footprint.lines[line] for line in LINES},
+        "rounding_bytes": footprint.rounding_bytes,
+        "total_bytes": footprint.total_bytes,
+        "slack_bytes": None if budget.budget_bytes is None else budget.budget_bytes - footprint.total_bytes,
+    }
+
+
+def row_document(row: Row) -> dict[str, Any]:
+    """One row; `per_pass` is absent where passes differ, `legs` null where the way is unknown."""
+    document: dict[str, Any] = {
+        "phase": row.phase, "tensor": row.tensor, "src": row.src, "dst": row.dst, "kind": row.kind,
+        "legs": None if row.legs is None else [_leg_document(leg) for leg in row.legs],
+        "payload_bytes": row.payload_bytes, "bytes": row.bytes, "copies": row.copies, "seconds": _seconds(row.seconds),
+    }  # fmt: skip
+    if row.per_pass is not None:
+        document["per_pass"] = {"bytes": row.per_pass[0], "copies": row.per_pass[1]}
+    return document
+
+
+def _leg_document(leg: Leg) -> dict[str, Any]:
+    return {
+        "src": leg.src, "dst": leg.dst, "kind": leg.kind, "link": leg.link, "bytes": leg.bytes, "copies": leg.copies,
+        "seconds": _seconds(leg.seconds),
+    }  # fmt: skip
+
+
+def handoff_document(rows: tuple[Row, ...]) -> dict[str, Any] | None:
+    """One traversal of k and v between the devices; None when there is no handoff."""
+    across = [row for row in rows if row.phase == "handoff" and row.kind in ("p2p", "d2d")]
+    if not across:
+        return None
+    times = [row.seconds for row in across]
+    known = None not in times and all(row.legs is not None for row in across)
+    return {
+        "payload_bytes": sum(row.payload_bytes for row in across),
+        "bytes": sum(row.bytes for row in across),
+        "copies": sum(row.copies for row in across),
+        "kind": across[0].kind,
+        "legs": _summed_legs(across) if all(row.legs is not None for row in across) else None,
+        "seconds": _seconds(sum((t for t in times if t is not None), Fraction(0))) if known else None,
+    }
+
+
+def _summed_legs(rows: list[Row]) -> list[dict[str, Any]]:
+    sums: dict[tuple[str, str, str, str | None], list[int]] = {}
+    for row in rows:
+        for leg in row.legs or ():
+            held = sums.setdefault((leg.src, leg.dst, leg.kind, leg.link), [0, 0])
+            held[0] += leg.bytes
+            held[1] += leg.copies
+    return [
+        {"src": src, "dst": dst, "kind": kind, "link": link, "bytes": held[0], "copies": held[1]}
+        for (src, dst, kind, link), held in sums.items()
+    ]
+
+
+def _seconds(value: Fraction | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _basis(rows: tuple[Row, ...]) -> str:
+    """In words, what the times of this plan rest on."""
+    legs = [leg for row in rows for leg in row.legs or ()]
+    words = ["rows: declared figures, alpha * copies + bytes / beta a leg"]
+    if any(leg.lower_bound for leg in legs):
+        words.append("a link without latency gives a lower bound (bandwidth only)")
+    if any(leg.seconds is None for leg in legs) or any(row.legs is None for row in rows):
+        words.append("null = unpriced: a rate or the way is unknown")
+    words.append("ttft_s and tpot_s: unpriced, compute rates are not modelled")
+    return "; ".join(words)
+
+
+def reason_document(reason: Reason) -> dict[str, Any]:
+    """One reason. Figures that do not apply are absent."""
+    document: dict[str, Any] = {"code": reason.code, "severity": reason.severity, "message": reason.message}
+    if reason.device is not None:
+        document["device"] = reason.device
+    if reason.edge is not None:
+        document["edge"] = {"src": reason.edge[0], "dst": reason.edge[1]}
+    if reason.line is not None:
+        document["line"] = reason.line
+    if reason.needed_bytes is not None:
+        document["needed_bytes"] = reason.needed_bytes
+        document["available_bytes"] = reason.available_bytes
+        document["shortfall_bytes"] = reason.shortfall_bytes
+    if reason.severity == "error":
+        document["fix"] = reason.fix
+    return document

@@ -1,0 +1,140 @@
+"""Words of a request -> a Workload: llama2.c's counts, every fault told at once.
+
+P = prompt tokens with BOS, N = forward passes. `steps` follows llama2.c's clamp (0, or more than seq_len, means
+seq_len); `new_tokens: n` means N = P - 1 + n and is never clamped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fleet.errors import DescriptionError, Fault
+from fleet.model import DTYPE_BYTES, Model
+from fleet.workload import Workload
+
+DEFAULT_STEPS = 256
+"""llama2.c's own default of -n."""
+MAX_COUNT = 2**40
+"""Above this a count is a slip, not a workload; it also keeps every product far below 2**127."""
+MAX_BYTES = 2**63 - 1
+LAYOUTS = ("plain",)
+
+FaultSink = Callable[[str, str], None]
+"""Books (field, message)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What was asked, before it is resolved against a model. None = left to the default."""
+
+    prompt_ids: tuple[int, ...] | None = None
+    prompt_tokens: int | None = None
+    steps: int | None = None
+    new_tokens: int | None = None
+    positions: int | None = None
+    batch: int = 1
+    attention: str = "device"
+    kv_extent: str = "filled"
+    kv_dtype: str | None = None
+    weights_dtype: str | None = None
+    prefill_chunk: int = 1
+    layout: str = "plain"
+
+
+def resolve(request: Request, model: Model, source: str = "workload") -> Workload:
+    """The workload that a request means for this model. Raises DescriptionError with every fault."""
+    faults: list[Fault] = []
+
+    def fault(field: str, message: str) -> None:
+        faults.append(Fault(source=source, field=field, message=message))
+
+    prompt = _prompt(request, model, fault)
+    _check_counts(request, fault)
+    _check_words(request, fault)
+    if faults:
+        raise DescriptionError(faults)
+    passes = _passes(request, model, prompt, fault)
+    positions = min(passes, model.seq_len) if request.positions is None else request.positions
+    if positions < passes:
+        fault("positions", f"{positions} positions cannot hold {passes} passes; use {passes} or more")
+    if positions > model.seq_len:
+        fault(
+            "positions", f"{positions} is more than the model's {model.seq_len} positions; use {model.seq_len} or fewer"
+        )
+    if request.attention == "host" and request.prefill_chunk != 1:
+        fault("prefill_chunk", "attention: host runs token by token; leave prefill_chunk at 1")
+    if faults:
+        raise DescriptionError(faults)
+    return Workload(
+        prompt_tokens=prompt, passes=passes, positions=positions, prompt_ids=request.prompt_ids, batch=request.batch,
+        attention="host" if request.attention == "host" else "device", kv_extent=request.kv_extent,
+        kv_dtype=request.kv_dtype or model.kv_dtype, weights_dtype=request.weights_dtype or model.weights_dtype,
+        prefill_chunk=request.prefill_chunk, layout=request.layout,
+    )  # fmt: skip
+
+
+def _prompt(request: Request, model: Model, fault: FaultSink) -> int:
+    if request.prompt_ids is None:
+        if request.prompt_tokens is None:
+            return 1  # BOS alone: llama2.c without -i
+        if not 1 <= request.prompt_tokens <= MAX_COUNT:
+            fault("prompt_tokens", f"{request.prompt_tokens} is no count of prompt tokens; BOS makes it 1 at least")
+        return request.prompt_tokens
+    if request.prompt_tokens is not None and request.prompt_tokens != len(request.prompt_ids):
+        fault("prompt_tokens", "give the prompt or its count, not two that differ")
+    if not request.prompt_ids:
+        fault("prompt", "has no ids; BOS makes it 1 at least")
+    elif bad := [token for token in request.prompt_ids if not 0 <= token < model.vocab_size]:
+        fault("prompt", f"id {bad[0]} is outside the vocabulary of {model.vocab_size}")
+    return len(request.prompt_ids)
+
+
+def _check_counts(request: Request, fault: FaultSink) -> None:
+    if request.steps is not None and request.new_tokens is not None:
+        fault("new_tokens", "steps and new_tokens exclude each other; keep one")
+    for field, value, least in (
+        ("steps", request.steps, 0),
+        ("new_tokens", request.new_tokens, 1),
+        ("positions", request.positions, 1),
+        ("batch", request.batch, 1),
+        ("prefill_chunk", request.prefill_chunk, 1),
+    ):
+        if value is not None and not least <= value <= MAX_COUNT:
+            fault(field, f"{value} is out of range; use {least} to {MAX_COUNT}")
+
+
+def _check_words(request: Request, fault: FaultSink) -> None:
+    if request.attention not in ("device", "host"):
+        fault("attention", f"{request.attention!r} is unknown; use device or host")
+    block = re.fullmatch(r"blocks:([0-9]{1,12})", request.kv_extent)
+    if request.kv_extent not in ("filled", "allocated") and (block is None or int(block[1]) < 1):
+        fault("kv_extent", f"{request.kv_extent!r} is unknown; use filled, allocated or blocks:N with N >= 1")
+    for field, value in (("kv_dtype", request.kv_dtype), ("weights_dtype", request.weights_dtype)):
+        if value is not None and (value not in DTYPE_BYTES or value == "int32"):
+            fault(field, f"{value!r} is unknown; use bf16, fp16, fp32 or fp8")
+    if request.layout not in LAYOUTS:
+        fault("layout", f"{request.layout!r} is unknown; use {' or '.join(LAYOUTS)}")
+
+
+def _passes(request: Request, model: Model, prompt: int, fault: FaultSink) -> int:
+    if request.new_tokens is not None:
+        passes = prompt - 1 + request.new_tokens
+        if passes > model.seq_len:
+            fault(
+                "new_tokens",
+                f"{prompt} prompt tokens and {request.new_tokens} new ones take {passes} positions; the model has "
+                f"{model.seq_len}; use {max(model.seq_len - prompt + 1, 0)} new tokens or a shorter prompt",
+            )
+        return passes
+    steps = DEFAULT_STEPS if request.steps is None else request.steps
+    return model.seq_len if steps == 0 or steps > model.seq_len else steps
+
+
+def with_passes(request: Request, workload: Workload, passes: int) -> tuple[Request, str, int, int]:
+    """The same request with other passes: (request, flag, from, to) in the user's own terms. For fixes."""
+    if request.new_tokens is not None:
+        to = passes - workload.prompt_tokens + 1
+        return replace(request, new_tokens=to), "--new-tokens", request.new_tokens, to
+    return replace(request, steps=passes), "--steps", workload.passes, passes

@@ -1,0 +1,187 @@
+"""The placement graph on the machine graph -> rows with their physical legs, or the reasons why there is no way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.machine import Device, Fleet, Link
+from fleet.model import DTYPE_BYTES, Model
+from fleet.workload import Workload
+from planner.machine import MachineGraph, NoWay, UnknownWay, Way, link_time
+from planner.rows import Leg, Row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routed:
+    """Rows in waybill order, and what stands against them.
+
+    `no_way` lists rows that no declared links carry; `unknown` rows whose peer access nobody declared; `pool_short` is
+    (host, needed bytes, pool bytes) where not even one position fits the pinned pool; `chunk` is how many positions a
+    staged copy carries at most, None when nothing is staged.
+    """
+
+    rows: tuple[Row, ...]
+    no_way: tuple[NoWay, ...] = ()
+    unknown: tuple[UnknownWay, ...] = ()
+    pool_short: tuple[tuple[str, int, int], ...] = ()
+    chunk: int | None = None
+    staged: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class _Transfer:
+    """Edges of the placement graph that make one row."""
+
+    phase: str
+    tensor: str
+    src: str
+    dst: str
+    order: int
+    payload: int = 0
+    bytes: int = 0
+    copies: int = 0
+    per_pass: tuple[int, int] | None = None
+
+
+def transfers(placed: Any) -> list[_Transfer]:
+    """The edges that cross spaces, and handoffs, summed into rows and put in waybill order."""
+    rows: dict[tuple[str, str, str, str], _Transfer] = {}
+    space = placed.nodes
+    for a, b, data in placed.edges(data=True):
+        src, dst = space[a]["space"], space[b]["space"]
+        if src == dst and data["phase"] != "handoff":
+            continue
+        key = (data["phase"], data["tensor"], src, dst)
+        row = rows.setdefault(key, _Transfer(phase=key[0], tensor=key[1], src=src, dst=dst, order=data["order"]))
+        row.payload += data["payload"]
+        row.bytes += data["bytes"]
+        row.copies += data["copies"]
+        if data["per_pass"] is not None:
+            held = row.per_pass or (0, 0)
+            row.per_pass = (held[0] + data["per_pass"][0], held[1] + data["per_pass"][1])
+    return sorted(rows.values(), key=lambda row: row.order)
+
+
+def route(
+    placed: Any, fleet: Fleet, machine: MachineGraph, model: Model, workload: Workload, reading: str | None = None
+) -> Routed:
+    """Every row with its legs. `reading` (`direct` or `staged`) decides what unknown peer access is taken for."""
+    rows: list[Row] = []
+    no_way: list[NoWay] = []
+    unknown: list[UnknownWay] = []
+    pools: set[tuple[str, int, int]] = set()
+    chunk: int | None = None
+    for transfer in transfers(placed):
+        way = machine.way(transfer.src, transfer.dst, transfer.bytes, transfer.copies)
+        if isinstance(way, UnknownWay):
+            if reading is None:
+                unknown.append(way)
+                rows.append(_row(transfer, "p2p", None))
+                continue
+            way = way.direct if reading == "direct" else way.staged
+        if isinstance(way, NoWay):
+            no_way.append(way)
+            rows.append(_row(transfer, _end_kind(fleet, transfer.src, transfer.dst), None))
+            continue
+        copies = transfer.copies
+        if way.staged:
+            chunk, short = staging_chunk(fleet, way, model, workload)
+            pools |= short
+            copies = staged_copies(model, workload, chunk)
+        rows.append(_row(transfer, _end_kind(fleet, transfer.src, transfer.dst), _legs(fleet, way, transfer, copies)))
+    return Routed(
+        rows=tuple(rows), no_way=tuple(dict.fromkeys(no_way)), unknown=tuple(dict.fromkeys(unknown)),
+        pool_short=tuple(sorted(pools)), chunk=chunk, staged=chunk is not None,
+    )  # fmt: skip
+
+
+def _row(transfer: _Transfer, kind: str, legs: tuple[Leg, ...] | None) -> Row:
+    return Row(
+        phase=transfer.phase, tensor=transfer.tensor, src=transfer.src, dst=transfer.dst, kind=kind, legs=legs,
+        payload_bytes=transfer.payload, bytes=transfer.bytes, copies=transfer.copies, per_pass=transfer.per_pass,
+    )  # fmt: skip
+
+
+def _end_kind(fleet: Fleet, src: str, dst: str) -> str:
+    """Kind of a row, end to end."""
+    if src == dst:
+        return "d2d"
+    if fleet.device(src) is None:
+        return "h2d"
+    return "d2h" if fleet.device(dst) is None else "p2p"
+
+
+def _leg_kind(src: Device | None, dst: Device | None) -> str:
+    """The driver's kind of one leg: between unlike devices a copy is d2h or h2d, as the GPU's side sees it."""
+    if src is None:
+        return "h2d" if dst is not None else "h2h"
+    if dst is None:
+        return "d2h"
+    if src.id == dst.id:
+        return "d2d"
+    if src.kind == "cpu" and dst.kind != "cpu":
+        return "h2d"
+    return "d2h" if dst.kind == "cpu" and src.kind != "cpu" else "p2p"
+
+
+def _legs(fleet: Fleet, way: Way, transfer: _Transfer, copies: int) -> tuple[Leg, ...]:
+    if not way.links:  # inside one device: no link, and no rate of a link to price it with
+        device = fleet.device(way.src)
+        return (_leg(way.src, way.dst, _leg_kind(device, device), None, transfer.bytes, copies),)
+    return tuple(
+        _leg(
+            link.src, link.dst, _leg_kind(fleet.device(link.src), fleet.device(link.dst)), link, transfer.bytes, copies
+        )
+        for link in way.links
+    )
+
+
+def _leg(src: str, dst: str, kind: str, link: Link | None, nbytes: int, copies: int) -> Leg:
+    seconds = None if link is None else link_time(link, nbytes, copies)
+    bound = link is not None and seconds is not None and link.latency.value is None
+    return Leg(
+        src=src, dst=dst, kind=kind, link=None if link is None else link.kind, bytes=nbytes, copies=copies,
+        seconds=seconds, lower_bound=bound,
+    )  # fmt: skip
+
+
+def staging_chunk(fleet: Fleet, way: Way, model: Model, workload: Workload) -> tuple[int, set[tuple[str, int, int]]]:
+    """How many positions one staged copy carries, and the pinned pools that cannot hold a single one.
+
+    All that the copy carries where the pool allows it: P positions (filled), a block (blocks:N), the array (allocated).
+    """
+    position = model.kv_dim * DTYPE_BYTES[workload.kv_dtype]
+    wanted = {"filled": workload.prompt_tokens, "allocated": model.n_layers * workload.cache_positions}.get(
+        workload.kv_extent, workload.block_tokens or 1
+    )
+    short: set[tuple[str, int, int]] = set()
+    for link in way.links:
+        host = fleet.host(link.dst)
+        pool = None if host is None else host.pinned_pool.value
+        if host is None or pool is None:
+            continue
+        if pool < position:
+            short.add((host.id, position, pool))
+        wanted = max(1, min(wanted, pool // position))
+    return wanted, short
+
+
+def staged_copies(model: Model, workload: Workload, chunk: int) -> int:
+    """Copies of one leg: L * ceil(P / chunk); a block is cut in chunks, the array only when it does not fit whole."""
+    layers, batch = model.n_layers, workload.batch
+    if workload.kv_extent == "allocated":
+        whole = layers * workload.cache_positions
+        return batch if chunk >= whole else layers * -(-workload.cache_positions // chunk) * batch
+    if workload.block_tokens is not None:
+        blocks = -(-workload.prompt_tokens // workload.block_tokens)
+        return layers * blocks * -(-workload.block_tokens // chunk) * batch
+    return layers * -(-workload.prompt_tokens // chunk) * batch
+
+
+def with_unknown_edges(rows: tuple[Row, ...], direct: Routed, staged: Routed) -> tuple[Row, ...]:
+    """Rows for a plan of unknown peer access: end to end as asked, without legs where the readings differ."""
+    return tuple(
+        replace(row, legs=None) if one.legs != other.legs else row
+        for row, one, other in zip(rows, direct.rows, staged.rows, strict=True)
+    )
