@@ -1,7 +1,7 @@
 """The one admission: a request on named devices -> Admitted, Refused or Unverified, each with its prediction.
 
-A device admits when total <= budget, budget = floor(capacity * utilization) - reserve; equal fits. What is unknown is never
-admitted: capacity, peer access, a model that is not understood.
+A device admits when total <= budget, budget = floor(capacity * utilization) - reserve; equal fits. What is unknown is
+never admitted: capacity, peer access, a model that is not understood.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def admit(ask: Ask) -> Admission:
     check_placement(ask.fleet, ask.placement)
     utilization = utilization_of(ask)
     if ask.model.unknown:
-        reasons = tuple(Reason(code="MODEL_UNKNOWN", severity="unknown", message=words) for words in ask.model.unknown)
+        unpriced = tuple(Reason(code="MODEL_UNKNOWN", severity="unknown", message=words) for words in ask.model.unknown)
         return Admission(
-            verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=reasons
+            verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=unpriced
         )
     workload = resolve(ask.request, ask.model)
     prediction = predict(ask.fleet, ask.model, workload, ask.placement)
@@ -187,8 +187,8 @@ def _too_small(device: Device, footprint: ArenaFootprint, budget: DeviceBudget, 
     return Reason(
         code=code, severity="error", device=device.id, line=line, needed_bytes=footprint.total_bytes,
         available_bytes=available,
-        message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs {footprint.total_bytes:,} B "
-        f"and {what} leaves {available:,} B; the line that no longer fits is {line} ({device.where})",
+        message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs {footprint.total_bytes:,} B"
+        f" and {what} leaves {available:,} B; the line that no longer fits is {line} ({device.where})",
     )  # fmt: skip
 
 
@@ -207,15 +207,15 @@ def _way_reasons(prediction: Prediction, readings: dict[str, Prediction]) -> lis
     for host, needed, pool in prediction.routed.pool_short:
         reasons.append(Reason(
             code="PINNED_POOL_TOO_SMALL", severity="error", device=host, needed_bytes=needed, available_bytes=pool,
-            message=f"a staged copy needs {needed:,} B of the pinned pool of {host} for one position; it has {pool:,} B",
+            message=f"staging one position needs {needed:,} B of the pinned pool of {host}; it has {pool:,} B",
         ))  # fmt: skip
     if readings:
-        unknown = [row for row in readings["direct"].handoff_rows]
+        unknown = readings["direct"].handoff_rows
         edge = (unknown[0].src, unknown[0].dst) if unknown else None
         staged_fails = bool(readings["staged"].routed.no_way)
         reasons.append(Reason(
             code="PEER_ACCESS_UNKNOWN", severity="unknown", edge=edge,
-            message="peer access between the two devices is unknown: direct it is one copy, staged it goes over the host"
+            message="peer access between the devices is unknown: direct is one copy, staged goes over the host"
             + (", for which links are missing" if staged_fails else "") + "; state peer_access: direct or staged",
         ))  # fmt: skip
     return reasons

@@ -5,6 +5,7 @@ The graph library stays inside: callers see `Way`, a chain of links.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -103,7 +104,7 @@ class MachineGraph:
             )
         except nx.NetworkXNoPath:
             return NoWay(src=src, dst=dst, reachable=tuple(sorted(nx.descendants(view, src))))
-        chain = tuple(_fastest(self.links(a, b), nbytes, copies) for a, b in zip(nodes, nodes[1:], strict=False))
+        chain = tuple(_fastest(self.links(a, b), nbytes, copies) for a, b in itertools.pairwise(nodes))
         return Way(src=src, dst=dst, links=chain, staged=two_devices)
 
 

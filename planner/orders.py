@@ -1,7 +1,7 @@
 """Orders: all that the executor is handed, and all that it may import from this package.
 
-They say where each buffer lies, what is copied from where to where and in which order, and for which token ids. They hold
-no predicted figure; the fences are the only bytes in them, because an executor must know where an arena ends.
+They say where each buffer lies, what is copied from where to where and in which order, and for which token ids. They
+hold no predicted figure; the fences are the only bytes in them, because an executor must know where an arena ends.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderedWorkload:
-    """The request. `prompt_ids` None: priced by count; such orders need a prompt of exactly P tokens before they run."""
+    """The request. `prompt_ids` None: priced by count; such orders need a prompt of exactly P tokens to run."""
 
     prompt_ids: tuple[int, ...] | None
     prompt_tokens: int

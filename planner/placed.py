@@ -6,6 +6,7 @@ lacks a line, an edge is missing here.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import networkx as nx
@@ -137,7 +138,7 @@ def _place_handoff(graph: Any, model: Model, workload: Workload, placement: Plac
         ends.append((("kv", "host:decode"), hosts[placement.decode]))
     for node, space in ends:
         graph.add_node(node, space=space)
-    for hop, ((src, _), (dst, _)) in enumerate(zip(ends, ends[1:], strict=False)):
+    for hop, ((src, _), (dst, _)) in enumerate(itertools.pairwise(ends)):
         for number, tensor in enumerate(("k", "v")):
             order = 20 + 2 * hop + number
             _connect(graph, src, dst, "handoff", tensor, order, (nbytes, copies), payload=payload)

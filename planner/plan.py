@@ -248,7 +248,7 @@ def reason_document(reason: Reason) -> dict[str, Any]:
     if reason.device is not None:
         document["device"] = reason.device
     if reason.edge is not None:
-        document["edge"] = {"src": reason.edge[0], "dst": reason.edge[1]}
+        document["edge"] = f"{reason.edge[0]}->{reason.edge[1]}"
     if reason.line is not None:
         document["line"] = reason.line
     if reason.needed_bytes is not None:

@@ -1,4 +1,4 @@
-"""Rows and arenas -> the prediction: bytes an edge, resident bytes a device, dispatches, times where rates are known."""
+"""Rows and arenas -> the prediction: bytes an edge, resident bytes a device, dispatches, times where rated."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def predict(
 
 
 def _dispatches(model: Model, workload: Workload) -> tuple[int, int]:
-    """7L a forward call, +1 where logits are computed: every pass in host mode, the last prefill pass in device mode."""
+    """7L a forward call, +1 where logits are computed: each pass in host mode, the last prefill one in device mode."""
     per_call = dispatches_per_pass(model)
     prompt_passes, decode_passes = workload.prefill_passes, workload.decode_passes
     if workload.attention == "host":
