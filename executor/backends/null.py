@@ -1,0 +1,43 @@
+"""The null backend: answers everything and moves nothing. For tests of what the ABI checks and reports only."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from executor import device as abi
+from executor.device import Buffer, DeviceSpec
+
+
+class Backend(abi.Backend):
+    """Allocates, so that addresses are true; copies and computes nothing."""
+
+    name: ClassVar[str] = "null"
+    moves_data: ClassVar[bool] = False
+
+    def physical_devices(self) -> list[dict[str, Any]]:
+        return []
+
+    def _make_handle(self, device: DeviceSpec) -> object:
+        return object()
+
+    def _h2d(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        pass
+
+    def _d2h(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        pass
+
+    def _p2p(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        pass
+
+    def _launch(
+        self, device: DeviceSpec, handle: object, op: str, arrays: tuple[Buffer, ...], scalars: tuple[int, ...]
+    ) -> None:
+        pass
+
+    def _sync(self, device: DeviceSpec) -> None:
+        pass
+
+
+def probe() -> list[str] | str:
+    """Why no user gets it."""
+    return "it moves no data; it is there for tests"

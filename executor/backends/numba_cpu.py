@@ -1,0 +1,70 @@
+"""The numba backend: the CPU as one or several devices, each with an arena of its own; `gpu:*` runs emulated.
+
+Copies are memory copies between arenas, dispatches are the kernels of `executor.kernels` on the memory of the device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from executor import device as abi
+from executor.device import Buffer, DeviceSpec
+from executor.kernels import call_kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """The library state of one emulated device: there is none but whose it is."""
+
+    device: str
+
+
+class Backend(abi.Backend):
+    """Strict f32 on the CPU, in llama2.c's own layout and with its exact bits."""
+
+    name: ClassVar[str] = "numba"
+    native_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    def physical_devices(self) -> list[dict[str, Any]]:
+        return [{"device": "cpu:0", "ordinal": 0, "uuid": None, "pci": None, "name": processor_name()}]
+
+    def _make_handle(self, device: DeviceSpec) -> object:
+        return Handle(device.id)
+
+    def _h2d(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        ctypes.memmove(dst, src, nbytes)
+
+    def _d2h(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        ctypes.memmove(dst, src, nbytes)
+
+    def _p2p(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        ctypes.memmove(dst, src, nbytes)
+
+    def _launch(
+        self, device: DeviceSpec, handle: object, op: str, arrays: tuple[Buffer, ...], scalars: tuple[int, ...]
+    ) -> None:
+        call_kernel(op, [buffer.array for buffer in arrays], scalars)
+
+    def _sync(self, device: DeviceSpec) -> None:
+        pass  # every call above returns when its work is done
+
+
+def processor_name() -> str:
+    """The model name of this processor, or the architecture where the system does not tell it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() == "model name":
+                    return value.strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def probe() -> list[str] | str:
+    """The processor; numba was loaded with this file, so it can run."""
+    return [processor_name()]
