@@ -18,6 +18,8 @@ from planner.request import with_passes
 
 _STEP = 10_000
 """A suggested utilization has four decimals."""
+_ROUNDS = 8
+"""A repaired fleet may show a next fault; each round mends one kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +34,33 @@ def explain_refusal(admission: Admission) -> tuple[Admission, tuple[dict[str, An
     """The same admission with a fix on its errors, and all admitted changes, least costly first."""
     if admission.verdict != "refused":
         return admission, ()
-    changes = [change for change in candidates(admission) if admit(change.ask).verdict == "admitted"]
-    if not changes:
+    documents = tuple(change.document for change in offered(admission))
+    if not documents:
         return admission, ()
-    documents = tuple(change.document for change in changes)
     reasons = tuple(
         replace(reason, fix=documents[0]) if reason.severity == "error" else reason for reason in admission.reasons
     )
     return replace(admission, reasons=reasons), documents
+
+
+def offered(admission: Admission) -> list[Change]:
+    """The changes that a refusal tells: single ones that are admitted, else changes that are admitted together."""
+    single = [change for change in candidates(admission) if admit(change.ask).verdict == "admitted"]
+    return single or list(_together(admission))
+
+
+def _together(admission: Admission) -> Iterator[Change]:
+    """Where no single change will do: changes of the fleet file taken together, until the plan is admitted."""
+    documents: list[dict[str, Any]] = []
+    for _ in range(_ROUNDS):
+        change = next((c for source in (_capacities, _pools, _links, _unknowns) for c in source(admission)), None)
+        if change is None:
+            return
+        documents += [{k: v for k, v in change.document.items() if k != "and"}, *change.document.get("and", [])]
+        admission = admit(change.ask)
+        if admission.verdict == "admitted":
+            yield Change(document={**documents[0], "and": documents[1:]}, ask=change.ask)
+            return
 
 
 def candidates(admission: Admission) -> Iterator[Change]:
@@ -216,3 +237,28 @@ def _links(admission: Admission) -> Iterator[Change]:
     document = documents[0] if len(documents) == 1 else {**documents[0], "and": documents[1:]}
     fleet = replace(ask.fleet, links=(*ask.fleet.links, *links), digest="")
     yield Change(document=document, ask=replace(ask, fleet=fleet))
+
+
+def _unknowns(admission: Admission) -> Iterator[Change]:
+    """State what is unknown: the capacity that is needed, or that peer copies are staged (which is always possible)."""
+    ask = admission.ask
+    capacity: dict[str, int] = {}
+    for reason in admission.reasons:
+        if reason.code == "CAPACITY_UNKNOWN" and reason.device is not None and reason.needed_bytes is not None:
+            device = ask.fleet.device(reason.device)
+            assert device is not None
+            least = _least_capacity(reason.needed_bytes + ask.fleet.budget.reserve, admission.utilization)
+            capacity[device.capacity_field] = max(capacity.get(device.capacity_field, 0), least)
+    if capacity:
+        changes = [{"field": f, "from": None, "to": f"{to} B"} for f, to in sorted(capacity.items())]
+        document: dict[str, Any] = changes[0] if len(changes) == 1 else {**changes[0], "and": changes[1:]}
+        yield Change(document=document, ask=replace(ask, fleet=_with_capacities(ask.fleet, capacity)))
+    for reason in admission.reasons:
+        if reason.code == "PEER_ACCESS_UNKNOWN" and reason.edge is not None:
+            src, dst = reason.edge
+            links = tuple(
+                replace(link, peer_access="staged") if (link.src, link.dst) == (src, dst) else link
+                for link in ask.fleet.links
+            )
+            document = {"field": f"links[{src}->{dst}].peer_access", "from": "unknown", "to": "staged"}
+            yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, links=links, digest="")))
