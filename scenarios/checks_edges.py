@@ -1,0 +1,138 @@
+"""The two checks about bytes on edges, and whether a document's own sums agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from scenarios.case import Case, Document
+from scenarios.finding import Finding, failed, inconclusive, no_decode, passed
+
+WITNESSED_PHASES = ("stage", "handoff")
+"""The phases whose rows a witness must have seen; others move a few bytes a pass and are counted only."""
+_BAD = ("mismatch", "missing", "unplanned")
+
+
+def edges_match(case: Case) -> Finding:
+    """Fails on any row that is mismatched, missing or unplanned, and on a document whose sums do not fit its rows."""
+    wrong = [row for row in case.rows if row["verdict"] in _BAD]
+    odd = [f"{who}: {fault}" for who, doc in (("plan", case.a), ("run", case.b)) for fault in sums_disagree(doc)]
+    if wrong or odd:
+        return failed("; ".join([*(_row_words(row) for row in wrong[:4]), *odd[:4]]) + _more(len(wrong), len(odd)))
+    unseen = [row for row in case.rows if row["verdict"] == "unwitnessed"]
+    must = [row for row in unseen if row["phase"] in WITNESSED_PHASES]
+    tail = f"{len(unseen)} of {len(case.rows)} rows unwitnessed"
+    if must:
+        return inconclusive(f"no witness saw {_ends(must[0])} and {len(must) - 1} more stage and handoff rows; {tail}")
+    return passed(f"{len(case.rows)} rows as predicted; {tail}")
+
+
+def _more(n_rows: int, n_sums: int) -> str:
+    rest = max(0, n_rows - 4) + max(0, n_sums - 4)
+    return f"; and {rest} more" if rest else ""
+
+
+def _ends(row: Document) -> str:
+    return f"{row['phase']} {row['tensor']} {row['src']} -> {row['dst']}"
+
+
+def _row_words(row: Document) -> str:
+    figures = []
+    for unit, suffix in (("bytes", " B"), ("copies", " copies")):
+        told = [
+            f"{who} {row[f'{who}_{unit}']:,}{suffix}"
+            for who in ("predicted", "counted", "observed")
+            if row[f"{who}_{unit}"] is not None
+        ]
+        figures.append(", ".join(told))
+    return f"{_ends(row)} {row['verdict']} ({'; '.join(figures)})"
+
+
+def handoff_bytes_match(case: Case) -> Finding:
+    """Fails when one traversal of k and v moved other bytes, or in other copies, than the plan's handoff."""
+    if finding := no_decode(case):
+        return finding
+    planned = case.a.get("handoff") or {}
+    nbytes, copies = planned.get("bytes"), planned.get("copies")
+    if nbytes is None or copies is None:
+        return failed("the plan states no handoff, but decode passes were planned")
+    rows = _traversal(case.b)
+    counted = (sum(row["bytes"] for row in rows), sum(row["copies"] for row in rows))
+    if counted != (nbytes, copies):
+        return failed(f"counted {counted[0]:,} B in {counted[1]:,} copies; planned {nbytes:,} B in {copies:,}")
+    legs = [row for row in case.rows if row["phase"] == "handoff"]
+    unlike = [row for row in legs if row["observed_bytes"] not in (None, row["predicted_bytes"])]
+    if unlike:
+        return failed("; ".join(_row_words(row) for row in unlike[:4]))
+    seen = sum(1 for row in legs if row["observed_bytes"] is not None)
+    if not seen:
+        return inconclusive(f"counted {nbytes:,} B in {copies:,} copies as planned, but no witness saw them")
+    return passed(f"{nbytes:,} B in {copies:,} copies; a witness saw {seen} of {len(legs)} legs")
+
+
+def _traversal(document: Document) -> list[Document]:
+    """The rows that carry k and v from device to device: one traversal, also when it is staged."""
+    return [row for row in document["waybill"] if row["phase"] == "handoff" and row["kind"] in ("p2p", "d2d")]
+
+
+def sums_disagree(document: Document) -> list[str]:
+    """Where a document contradicts itself: rows beside their legs, edges beside the sum of legs, handoff beside rows.
+
+    Without this an edited `edges` or `handoff` would pass, since rows are compared leg by leg.
+    """
+    faults = []
+    sums: Counter[tuple[str, str, str, str]] = Counter()
+    for row in document["waybill"]:
+        legs = row.get("legs")
+        for leg in legs or ():
+            for unit in ("bytes", "copies"):
+                sums[leg["src"], leg["dst"], leg["kind"], unit] += leg[unit] or 0
+        faults += _row_beside_legs(row, legs)
+    # Where a row's physical way is unknown its edges are unknown too, and nothing can be added up.
+    if all(row.get("legs") for row in document["waybill"]):
+        faults += _edges_beside_sums(document["edges"], sums)
+    return faults + _handoff_beside_rows(document)
+
+
+def _row_beside_legs(row: Document, legs: list[Document] | None) -> list[str]:
+    arriving = [leg for leg in legs or () if leg["dst"] == row["dst"]]
+    if not arriving:
+        return []
+    return [
+        f"{_ends(row)} states {_told(row[unit])} {unit}, its legs {_told(_total(arriving, unit))}"
+        for unit in ("bytes", "copies")
+        if row[unit] != _total(arriving, unit)
+    ]
+
+
+def _edges_beside_sums(edges: list[Document], sums: Counter[tuple[str, str, str, str]]) -> list[str]:
+    stated: Counter[tuple[str, str, str, str]] = Counter()
+    for edge in edges:
+        for unit in ("bytes", "copies"):
+            stated[edge["src"], edge["dst"], edge["kind"], unit] += edge[unit] or 0
+    return [
+        f"edge {key[0]} -> {key[1]} ({key[2]}) states {stated[key]:,} {key[3]}, its legs {sums[key]:,}"
+        for key in sorted(stated.keys() | sums.keys())
+        if stated[key] != sums[key]
+    ]
+
+
+def _handoff_beside_rows(document: Document) -> list[str]:
+    handoff: dict[str, Any] | None = document.get("handoff")
+    rows = _traversal(document)
+    if not handoff:
+        return []
+    return [
+        f"handoff states {_told(handoff.get(unit))} {unit}, its rows {_told(_total(rows, unit))}"
+        for unit in ("payload_bytes", "bytes", "copies")
+        if unit in handoff and handoff[unit] != _total(rows, unit)
+    ]
+
+
+def _total(parts: list[Document], unit: str) -> int | None:
+    figures = [part.get(unit) for part in parts]
+    return None if None in figures else sum(figure for figure in figures if figure is not None)
+
+
+def _told(figure: int | None) -> str:
+    return "unknown" if figure is None else f"{figure:,}"

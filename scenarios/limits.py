@@ -1,0 +1,100 @@
+"""What a result does not say, in words. Printed with every result, in text and in JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+
+_COMPUTE = "f32 only, batch 1: what the executor computes; other types and batches can be priced, not run."
+_ATTENTION = {
+    "device": "attention: device. Everything runs on the device; the token id sampled there crosses to the host.",
+    "host": (
+        "attention: host. Only the seven projections and the classifier run on the device; embedding, norms, RoPE,"
+        " attention, SwiGLU and sampling run on the host, which holds the working KV copies."
+    ),
+}
+_COUNTED = (
+    "Bytes are exact for the tensors that the orders name; packet headers and descriptors of a driver are not counted."
+)
+_TIMES = "Times are latency x copies + bytes / bandwidth over the declared links, without contention; null = unpriced."
+_EMULATED = (
+    "tier emulated: devices are separate fenced memories of one processor. Bytes, copies and isolation are shown;"
+    " speed and a second physical device are not."
+)
+_ON_DEVICE = "tier on-device: bytes are what the program copied; two devices are claimed only by two UUIDs."
+_WITNESS = {
+    "arrival": (
+        "The arrival witness sees stage and handoff rows: words that changed at the destination, and digests of K and V."
+        " It cannot see a repeated copy of the same bytes; other rows are counted by the ledger alone."
+    ),
+    "cupti": "The cupti witness sees the driver's copies and the allocator's peaks; it does not read memory.",
+    "receiver": "The receiver witness counts bytes at the receiving end.",
+    "import": "Observed figures were imported; how they were taken is known to whoever took them.",
+}
+_UNWITNESSED = "No witness looked: every figure of the run is the program's own count."
+
+
+def attention_of(document: Document) -> str | None:
+    """The attention mode that a plan's orders or a run's settings state; None when neither does."""
+    orders = document.get("orders") or {}
+    mode = (orders.get("workload") or {}).get("attention") or (document.get("settings") or {}).get("attention")
+    return mode if mode in _ATTENTION else None
+
+
+def plan_limits(attention: str | None) -> list[str]:
+    """Limits of an admission. `attention` None: the model is not understood, so no mode was laid out."""
+    return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES]
+
+
+def run_limits(attention: str | None, tier: str, witnesses: set[str] | frozenset[str] = frozenset()) -> list[str]:
+    """Limits of a run. `tier` emulated or on-device; `witnesses` that looked."""
+    seen = [_WITNESS[witness] for witness in sorted(witnesses) if witness in _WITNESS]
+    return [_COMPUTE, *_mode(attention), _EMULATED if tier == "emulated" else _ON_DEVICE, *(seen or [_UNWITNESSED])]
+
+
+def _mode(attention: str | None) -> list[str]:
+    return [] if attention is None else [_ATTENTION[attention]]
+
+
+def witnesses_of(run: Document) -> set[str]:
+    """The witnesses named in a run's rows."""
+    parts = [part for row in run["waybill"] for part in (row, *(row.get("legs") or ()))]
+    return {part["witness"] for part in parts if part.get("witness") not in (None, "none")}
+
+
+def comparison_limits(a: Document, b: Document) -> list[str]:
+    """Limits of setting two documents side by side."""
+    kinds = tuple(str(document["schema"]).split("/")[1] for document in (a, b))
+    if kinds == ("plan", "plan"):
+        return [
+            "Two plans: nothing ran. The first stands as predicted, the second as observed.",
+            *plan_limits(attention_of(a)),
+        ]
+    if kinds == ("run", "run"):
+        first = (
+            "Two runs: the first stands as predicted, the second as observed; their own witnesses do not count here."
+        )
+        return [first, *run_limits(attention_of(b), b["tier"], witnesses_of(b))]
+    limits = run_limits(attention_of(a), b["tier"], witnesses_of(b))
+    if b["plan_id"] is not None and b["plan_id"] != a["id"]:
+        limits.insert(0, f"The run was made from another plan ({b['plan_id'][:12]}, this is {a['id'][:12]}).")
+    return limits
+
+
+def proof_limits(attention: str | None, tier: str) -> list[str]:
+    """Limits of a proof: it shows this request on this machine, and that the listed sabotages are caught."""
+    return [
+        "A proof covers this request and the sabotages listed; each check is shown able to fail, not to be complete.",
+        *run_limits(attention, tier, {"arrival"} if tier == "emulated" else frozenset()),
+    ]
+
+
+def scenario_limits() -> list[str]:
+    """Limits of what `scenario list|show` says."""
+    return ["A scenario says what is asked; it is not admitted by being listed.", _COMPUTE]
+
+
+def backend_limits() -> list[str]:
+    """Limits of what `backends` says."""
+    return ["A backend listed can start here; what it computes is shown by its conformance tests.", _COMPUTE]

@@ -1,0 +1,224 @@
+"""The JSON documents as data: for each kind, the fields that our own code reads and what may stand in them.
+
+Unknown figures are null in a plan (`unverified`), so byte figures there may be null; a run knows what it counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.shapes import Shape, Sink, choice, flag, integer, listing, number, record, table, text
+
+DEVICE_ID = r"[A-Za-z0-9._/:-]{1,64}"
+PHASES = ("stage", "prefill", "handoff", "decode")
+PLAN_VERDICTS = ("admitted", "refused", "unverified")
+ROW_VERDICTS = ("match", "mismatch", "missing", "unplanned", "unwitnessed")
+WITNESSES = ("arrival", "cupti", "receiver", "import", "none")
+RESULTS = ("passed", "failed", "inconclusive", "waived")
+VERDICTS = ("equal", "different", "inconclusive")
+
+MAX_ROWS = 100_000
+MAX_TOKENS = 10_000_000
+MAX_TOKEN_ID = 2**31 - 1
+
+device_id = text(64, pattern=DEVICE_ID)
+arena_id = device_id
+kind = text(32, pattern=r"[a-z0-9]{1,32}")
+name = text(512)
+words = listing(text(100_000), most=10_000)
+figure = integer(null=True)
+token_ids = listing(integer(0, MAX_TOKEN_ID), most=MAX_TOKENS)
+counts_by_phase = record({"prefill": integer(), "decode": integer()})
+
+_ends: dict[str, Shape] = {"src": device_id, "dst": device_id, "kind": kind}
+_observed: dict[str, Shape] = {
+    "observed_bytes": figure,
+    "observed_copies": figure,
+    "witness": choice(*WITNESSES, null=True),
+}
+_leg = record({**_ends, "bytes": figure, "copies": figure}, _observed)
+_row = record(
+    {"phase": choice(*PHASES), "tensor": name, **_ends, "bytes": figure, "copies": figure},
+    {
+        "legs": listing(_leg, most=64, null=True),
+        "payload_bytes": figure,
+        "per_pass": record({"bytes": figure, "copies": figure}, null=True),
+        "seconds": number(null=True),
+        **_observed,
+    },
+)
+_edge = record({**_ends, "bytes": figure, "copies": figure})
+_memory = record(
+    {"device": arena_id, "resident": table(figure, most=64), "total_bytes": figure},
+    {
+        "topology_id": integer(null=True),
+        "capacity_bytes": figure,
+        "budget_bytes": figure,
+        "rounding_bytes": figure,
+        "slack_bytes": integer(-(2**63), null=True),
+    },
+)
+_handoff = record(
+    {"bytes": figure, "copies": figure},
+    {
+        "payload_bytes": figure,
+        "kind": text(32, null=True),
+        "legs": listing(_leg, most=64, null=True),
+        "seconds": number(null=True),
+    },
+    null=True,
+)
+
+
+def _edge_name(value: Any, path: str, sink: Sink) -> None:
+    """`[src, dst]`, or one text."""
+    if isinstance(value, list):
+        listing(device_id, least=2, most=2)(value, path, sink)
+    else:
+        text(256, null=True)(value, path, sink)
+
+
+_reason = record(
+    {"code": text(64), "message": text(100_000)},
+    {
+        "severity": text(32),
+        "device": text(64, null=True),
+        "edge": _edge_name,
+        "needed_bytes": figure,
+        "available_bytes": figure,
+        "shortfall_bytes": figure,
+        "fix": record({}, {"flag": text(null=True), "field": text(null=True)}, null=True),
+    },
+)
+
+PLAN = record(
+    {
+        "verdict": choice(*PLAN_VERDICTS),
+        "id": text(64, pattern=r"[0-9a-f]{64}"),
+        "memory": listing(_memory, most=MAX_ROWS),
+        "waybill": listing(_row, most=MAX_ROWS),
+        "edges": listing(_edge, most=MAX_ROWS),
+        "reasons": listing(_reason, most=MAX_ROWS),
+        "limits": words,
+    },
+    {
+        "handoff": _handoff,
+        "dispatches": record({"prefill": figure, "decode": figure}, null=True),
+        "passes": record({"prefill": integer(), "decode": integer()}, null=True),
+        "time": record({}, {"ttft_s": number(null=True), "tpot_s": number(null=True)}, null=True),
+        "placement": record({}, {"prefill": device_id, "decode": device_id}, null=True),
+        "inputs": record({}, null=True),
+        "alternatives": listing(record({}), most=MAX_ROWS),
+    },
+)
+
+_check = record({"name": text(128), "required": flag(), "result": choice(*RESULTS), "detail": text(100_000)})
+_compared = record(
+    {
+        "phase": choice(*PHASES),
+        "tensor": name,
+        **_ends,
+        "predicted_bytes": figure,
+        "counted_bytes": figure,
+        "observed_bytes": figure,
+        "difference": integer(-(2**63), null=True),
+        "predicted_copies": figure,
+        "counted_copies": figure,
+        "observed_copies": figure,
+        "witness": choice(*WITNESSES),
+        "verdict": choice(*ROW_VERDICTS),
+    }
+)
+COMPARISON = record(
+    {
+        "verdict": choice(*VERDICTS),
+        "rows": listing(_compared, most=MAX_ROWS),
+        "checks": listing(_check, most=1000),
+        "limits": words,
+    }
+)
+
+_physical = record(
+    {"device": device_id},
+    {"ordinal": figure, "uuid": text(128, null=True), "pci": text(128, null=True), "name": text(256, null=True)},
+)
+_stretch = record(
+    {"phase": choice(*PHASES), "device": device_id, "count": integer()},
+    {
+        "topology_id": figure,
+        "ordinal": figure,
+        "uuid": text(128, null=True),
+        "first_step": integer(-1, null=True),
+        "last_step": integer(-1, null=True),
+    },
+)
+_op = record(
+    {"op": text(64)},
+    {
+        "layer": integer(-1, null=True),
+        "tensor": text(512, null=True),
+        "shape": listing(integer(), most=16, null=True),
+    },
+)
+_digest = text(256, null=True)
+RUN = record(
+    {
+        "plan_id": text(64, null=True),
+        "backend": text(64),
+        "tier": choice("emulated", "on-device"),
+        "physical_devices": listing(_physical, most=10_000),
+        "tokens": token_ids,
+        "generated_tokens": token_ids,
+        "n_prompt_tokens": integer(),
+        "stopped": choice("steps", "bos"),
+        "passes": counts_by_phase,
+        "dispatches": listing(_stretch, most=MAX_ROWS * 10),
+        "program": record({"prefill": listing(_op), "decode": listing(_op)}),
+        "logits_top1_bits": listing(text(18, pattern=r"(0x)?[0-9a-fA-F]{1,16}"), most=MAX_TOKENS),
+        "waybill": listing(_row, most=MAX_ROWS),
+        "edges": listing(_edge, most=MAX_ROWS),
+        "arrivals": listing(
+            record({"tensor": text(64), "layer": integer(), "digest_src": _digest, "digest_dst": _digest}),
+            most=MAX_ROWS,
+        ),
+        "resident": listing(record({"device": arena_id, "high_water_bytes": figure}), most=10_000),
+        "limits": words,
+    },
+    {
+        "path": text(64, null=True),
+        "text": text(MAX_TOKENS, null=True),
+        "text_hex": text(4 * MAX_TOKENS, null=True),
+        "stray": record({"accesses": integer()}, {"detail": text(10_000, null=True)}, null=True),
+        "rates": table(number(null=True), null=True),
+        "settings": record({}, null=True),
+        "comparison": lambda value, path, sink: None if value is None else COMPARISON(value, path, sink),
+    },
+)
+PROOF = record(
+    {
+        "verdict": text(32),
+        "matrix": listing(
+            record(
+                {
+                    "sabotage": text(256),
+                    "must_fail": listing(text(128), most=1000),
+                    "must_pass": listing(text(128), most=1000),
+                    "failed": listing(text(128), most=1000),
+                    "verdict": text(64),
+                }
+            ),
+            most=1000,
+        ),
+    }
+)
+ADMISSIONS = record({"plans": listing(lambda value, path, sink: PLAN(value, path, sink), most=10_000)})
+
+SHAPES: dict[str, Shape] = {
+    "plan": PLAN,
+    "run": RUN,
+    "comparison": COMPARISON,
+    "proof": PROOF,
+    "admissions": ADMISSIONS,
+}
+VERSION = 1
+"""The schema number that this version writes and reads, the same for every kind."""
