@@ -1,7 +1,7 @@
 """Every check of a comparison: one small function each, from a Case to a result and a sentence with figures.
 
-A check that does not apply is `waived`; one that applies and cannot be told here is `inconclusive`; neither ever reads as
-passed. Each function says in its docstring what makes it fail.
+A check that does not apply is `waived`; one that applies and cannot be told here is `inconclusive`; neither ever reads
+as passed. Each function says in its docstring what makes it fail.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _worded(name: str, finding: Finding) -> Document:
 
 
 def one_program_text(case: Case) -> Finding:
-    """Fails when one forward call of decode differs from prefill's in more than the token count.
+    """Fails when one forward call of decode differs from prefill's; shapes stand there less the token count.
 
-    A classifier that prefill was not asked for (operations outside the layers at the end of decode's call) is set aside.
+    A classifier that prefill was not asked for (operations after the layers, at the end of decode's call) is set aside.
     """
     if finding := no_decode(case):
         return finding
@@ -55,9 +55,8 @@ def one_program_text(case: Case) -> Finding:
         return failed(
             f"prefill recorded {len(prefill)} operations and decode {len(decode)}; both must record their text"
         )
-    chunk = case.orders["workload"]["prefill_chunk"]
     for index, (first, second) in enumerate(zip(prefill, decode, strict=False)):
-        if not _same_operation(first, second, chunk):
+        if _operation(first) != _operation(second):
             return failed(f"operation {index} is {_operation(first)} in prefill and {_operation(second)} in decode")
     rest = decode[len(prefill) :]
     if len(prefill) > len(decode):
@@ -75,18 +74,7 @@ def _layer(operation: Document) -> int:
 
 def _operation(operation: Document) -> str:
     layer = f" of layer {_layer(operation)}" if _layer(operation) >= 0 else ""
-    return f"{operation['op']} {operation.get('tensor') or ''}{layer} {operation.get('shape')}".replace("  ", " ")
-
-
-def _same_operation(prefill: Document, decode: Document, chunk: int) -> bool:
-    """Equal but for the leading axis, which counts tokens: up to `chunk` in prefill, 1 in decode."""
-    if any(prefill.get(field) != decode.get(field) for field in ("op", "tensor")) or _layer(prefill) != _layer(decode):
-        return False
-    first, second = prefill.get("shape") or [], decode.get("shape") or []
-    if first == second:
-        return True
-    tokens_differ = bool(first and second) and second[0] == 1 and 1 <= first[0] <= chunk
-    return tokens_differ and first[1:] == second[1:]
+    return f"{operation['op']} {operation.get('tensor') or ''}{layer} {operation.get('shape') or []}".replace("  ", " ")
 
 
 def decode_dispatched(case: Case) -> Finding:
@@ -151,11 +139,8 @@ def _stretches(entries: list[Document]) -> list[_Stretch]:
         first, last = entry.get("first_step"), entry.get("last_step")
         topology_id = entry.get("topology_id")
         before = merged[-1] if merged else None
-        if before and (before.phase, before.device, before.topology_id) == (
-            entry["phase"],
-            entry["device"],
-            topology_id,
-        ):
+        key = (entry["phase"], entry["device"], topology_id)
+        if before and (before.phase, before.device, before.topology_id) == key:
             merged[-1] = _Stretch(
                 before.phase, before.device, topology_id, before.count + entry["count"], before.first_step, last
             )
@@ -165,7 +150,7 @@ def _stretches(entries: list[Document]) -> list[_Stretch]:
 
 
 def kv_content_arrived(case: Case) -> Finding:
-    """Fails when a (tensor, layer) has no digest, or arrived otherwise than it left: swapped, stale, short, wrong layer."""
+    """Fails when a (tensor, layer) has no digest, or arrived otherwise than it left: swapped, stale, short, moved."""
     if finding := no_decode(case):
         return finding
     arrivals = case.b["arrivals"]
@@ -214,9 +199,8 @@ def resident_match(case: Case) -> Finding:
     unknown = [arena for arena in wanted if arena not in found or found[arena] is None or wanted[arena] is None]
     if unknown:
         return inconclusive(f"no high-water mark for {', '.join(unknown)}")
-    return passed(
-        f"{len(wanted)} arenas at their planned size: " + ", ".join(f"{a} {_figure(n)}" for a, n in found.items())
-    )
+    told = ", ".join(f"{arena} {_figure(figure)}" for arena, figure in found.items())
+    return passed(f"{len(wanted)} arenas at their planned size: {told}")
 
 
 def _planned(lines: dict[str, int | None]) -> int | None:

@@ -10,15 +10,15 @@ from scenarios.finding import Finding, failed, inconclusive, no_decode, passed
 
 WITNESSED_PHASES = ("stage", "handoff")
 """The phases whose rows a witness must have seen; others move a few bytes a pass and are counted only."""
-_BAD = ("mismatch", "missing", "unplanned")
+BAD_ROWS = ("mismatch", "missing", "unplanned")
 
 
 def edges_match(case: Case) -> Finding:
     """Fails on any row that is mismatched, missing or unplanned, and on a document whose sums do not fit its rows."""
-    wrong = [row for row in case.rows if row["verdict"] in _BAD]
+    wrong = [row for row in case.rows if row["verdict"] in BAD_ROWS]
     odd = [f"{who}: {fault}" for who, doc in (("plan", case.a), ("run", case.b)) for fault in sums_disagree(doc)]
     if wrong or odd:
-        return failed("; ".join([*(_row_words(row) for row in wrong[:4]), *odd[:4]]) + _more(len(wrong), len(odd)))
+        return failed("; ".join([*(row_words(row) for row in wrong[:4]), *odd[:4]]) + _more(len(wrong), len(odd)))
     unseen = [row for row in case.rows if row["verdict"] == "unwitnessed"]
     must = [row for row in unseen if row["phase"] in WITNESSED_PHASES]
     tail = f"{len(unseen)} of {len(case.rows)} rows unwitnessed"
@@ -36,7 +36,7 @@ def _ends(row: Document) -> str:
     return f"{row['phase']} {row['tensor']} {row['src']} -> {row['dst']}"
 
 
-def _row_words(row: Document) -> str:
+def row_words(row: Document) -> str:
     figures = []
     for unit, suffix in (("bytes", " B"), ("copies", " copies")):
         told = [
@@ -63,7 +63,7 @@ def handoff_bytes_match(case: Case) -> Finding:
     legs = [row for row in case.rows if row["phase"] == "handoff"]
     unlike = [row for row in legs if row["observed_bytes"] not in (None, row["predicted_bytes"])]
     if unlike:
-        return failed("; ".join(_row_words(row) for row in unlike[:4]))
+        return failed("; ".join(row_words(row) for row in unlike[:4]))
     seen = sum(1 for row in legs if row["observed_bytes"] is not None)
     if not seen:
         return inconclusive(f"counted {nbytes:,} B in {copies:,} copies as planned, but no witness saw them")

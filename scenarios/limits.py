@@ -25,7 +25,7 @@ _EMULATED = (
 _ON_DEVICE = "tier on-device: bytes are what the program copied; two devices are claimed only by two UUIDs."
 _WITNESS = {
     "arrival": (
-        "The arrival witness sees stage and handoff rows: words that changed at the destination, and digests of K and V."
+        "The arrival witness sees stage and handoff rows: words changed at the destination, and digests of K and V."
         " It cannot see a repeated copy of the same bytes; other rows are counted by the ledger alone."
     ),
     "cupti": "The cupti witness sees the driver's copies and the allocator's peaks; it does not read memory.",

@@ -95,13 +95,13 @@ PLAN = record(
     {
         "verdict": choice(*PLAN_VERDICTS),
         "id": text(64, pattern=r"[0-9a-f]{64}"),
-        "memory": listing(_memory, most=MAX_ROWS),
-        "waybill": listing(_row, most=MAX_ROWS),
-        "edges": listing(_edge, most=MAX_ROWS),
         "reasons": listing(_reason, most=MAX_ROWS),
         "limits": words,
     },
     {
+        "memory": listing(_memory, most=MAX_ROWS),
+        "waybill": listing(_row, most=MAX_ROWS),
+        "edges": listing(_edge, most=MAX_ROWS),
         "handoff": _handoff,
         "dispatches": record({"prefill": figure, "decode": figure}, null=True),
         "passes": record({"prefill": integer(), "decode": integer()}, null=True),

@@ -1,0 +1,22 @@
+"""Question -> plan: prepare, admit, explain a refusal, write it down. The one way to a plan document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.admit import admit
+from planner.fixes import explain_refusal
+from planner.plan import plan_document
+from scenarios.documents import plan_id
+from scenarios.limits import plan_limits
+from scenarios.wanted import Prepared
+
+
+def make_plan(prepared: Prepared) -> dict[str, Any]:
+    """The contract's **plan** for a prepared question: whatever the verdict, with its reasons and its `id`."""
+    admission, changes = explain_refusal(admit(prepared.ask))
+    document = plan_document(admission, prepared.inputs, list(changes), [])
+    document["defaults"] = list(prepared.defaults)
+    document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings]
+    document["limits"] = plan_limits(document)
+    return {"schema": document.pop("schema"), "verdict": document.pop("verdict"), "id": plan_id(document)} | document

@@ -1,0 +1,208 @@
+"""What a command line or a scenario file asks for, in the user's words, and how it becomes a request that is answered.
+
+Nothing is decided here: files are read, a prompt is encoded, defaults are chosen and named in words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.load import load_fleet
+
+from fleet.checkpoints import load_model
+from fleet.errors import DescriptionError, Fault
+from fleet.machine import Fleet
+from fleet.model import Model
+from fleet.placement import Placement
+from fleet.units import UnitError, format_utilization, parse_utilization
+from planner.admit import Ask, utilization_of
+from planner.request import DEFAULT_STEPS, Request, resolve
+from scenarios.documents import canonical
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A question: may this model be served like that on this fleet? None = left to the default.
+
+    `source` names where the words come from (a scenario file, or the command line) in messages.
+    """
+
+    fleet: str
+    model: str | None = None
+    tokenizer: str | None = None
+    prompt: str | None = None
+    prompt_tokens: int | None = None
+    steps: int | None = None
+    new_tokens: int | None = None
+    positions: int | None = None
+    batch: int | None = None
+    attention: str | None = None
+    kv_extent: str | None = None
+    kv_dtype: str | None = None
+    weights_dtype: str | None = None
+    prefill_chunk: int | None = None
+    layout: str | None = None
+    prefill: str | None = None
+    decode: str | None = None
+    utilization: str | None = None
+    expect: tuple[int, ...] | None = None
+    name: str | None = None
+    source: str = "command line"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A question with its files read: what to ask the planner, and what the plan will say it was asked.
+
+    `defaults` are the choices that nobody made, in words.
+    """
+
+    ask: Ask
+    inputs: dict[str, Any]
+    defaults: tuple[str, ...]
+    tokenizer: str | None
+
+
+def prepare(wanted: Wanted, fleet_text: str | None = None) -> Prepared:
+    """Reads fleet, model and tokenizer. Raises DescriptionError with the faults of all of them, not of the first alone."""
+    faults: list[Fault] = []
+    fleet: Fleet | None = None
+    model: Model | None = None
+    try:
+        fleet = load_fleet(wanted.fleet, text=fleet_text)
+    except DescriptionError as error:
+        faults.extend(error.faults)
+    try:
+        model = load_model(wanted.model)
+    except DescriptionError as error:
+        faults.extend(error.faults)
+    utilization = None
+    try:
+        utilization = None if wanted.utilization is None else parse_utilization(wanted.utilization)
+    except UnitError as error:
+        faults.append(Fault(source=wanted.source, field="utilization", message=str(error)))
+    if fleet is None or model is None or faults:
+        raise DescriptionError(faults)
+    defaults: list[str] = []
+    prompt_ids = _encode(wanted, model)
+    request = _request(wanted, prompt_ids, defaults)
+    ask = Ask(
+        fleet=fleet,
+        model=model,
+        request=request,
+        placement=_placement(wanted, fleet, defaults),
+        utilization=utilization,
+        expect=wanted.expect,
+    )
+    if wanted.model is None:
+        defaults.append(f"model: the embedded default {model.name}")
+    if utilization is None:
+        by_fleet = fleet.budget.utilization is not None
+        origin = "the fleet's budget" if by_fleet else "no flag and no budget in the fleet"
+        defaults.append(f"utilization: {format_utilization(utilization_of(ask))} ({origin})")
+    return Prepared(ask=ask, inputs=_inputs(wanted, ask), defaults=tuple(defaults), tokenizer=wanted.tokenizer)
+
+
+def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
+    """The prompt as ids, BOS first. None where only a count is known."""
+    if wanted.prompt_tokens is not None or model.unknown:
+        if wanted.prompt is not None and wanted.prompt_tokens is not None:
+            raise DescriptionError.at(wanted.source, "prompt_tokens", "give a prompt or a count of tokens, not both")
+        return None
+    if wanted.prompt is None and wanted.tokenizer is None:
+        return (1,)
+    if model.format == "hf-config":
+        raise DescriptionError.at(
+            wanted.source, "prompt", "a config.json comes without a tokenizer that is read here; give --prompt-tokens N"
+        )
+    from executor.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(wanted.tokenizer, model.vocab_size, model.path or model.name)
+    return tuple(tokenizer.encode(wanted.prompt or ""))
+
+
+def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[str]) -> Request:
+    if wanted.prompt is None and wanted.prompt_tokens is None:
+        defaults.append("prompt: empty, BOS alone (P = 1)")
+    if wanted.steps is None and wanted.new_tokens is None:
+        defaults.append(f"steps: {DEFAULT_STEPS}, cut to the model's seq_len (llama2.c's default)")
+    return Request(
+        prompt_ids=prompt_ids,
+        prompt_tokens=wanted.prompt_tokens,
+        steps=wanted.steps,
+        new_tokens=wanted.new_tokens,
+        positions=wanted.positions,
+        batch=1 if wanted.batch is None else wanted.batch,
+        attention=wanted.attention or "device",
+        kv_extent=wanted.kv_extent or "filled",
+        kv_dtype=wanted.kv_dtype,
+        weights_dtype=wanted.weights_dtype,
+        prefill_chunk=1 if wanted.prefill_chunk is None else wanted.prefill_chunk,
+        layout=wanted.layout or "plain",
+    )
+
+
+def _placement(wanted: Wanted, fleet: Fleet, defaults: list[str]) -> Placement:
+    """What was asked; else prefill on the first device and decode on the next, GPUs before others."""
+    if not fleet.devices:
+        raise DescriptionError.at(fleet.source or fleet.name, "devices", "has no device to place a phase on")
+    order = [d.id for d in fleet.devices if d.kind == "gpu"] + [d.id for d in fleet.devices if d.kind != "gpu"]
+    prefill = wanted.prefill or next((name for name in order if name != wanted.decode), order[0])
+    decode = wanted.decode or next((name for name in order if name != prefill), prefill)
+    for phase, asked, chosen in (("prefill", wanted.prefill, prefill), ("decode", wanted.decode, decode)):
+        if asked is None:
+            defaults.append(f"{phase}: {chosen} (first free device of the fleet)")
+    return Placement(prefill=prefill, decode=decode)
+
+
+def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
+    """Names, paths as given and digests of all that the verdict depends on."""
+    model, placement = ask.model, ask.placement
+    where = {"prefill": placement.prefill, "decode": placement.decode}
+    inputs: dict[str, Any] = {
+        "scenario": wanted.name,
+        "fleet": {"name": ask.fleet.name, "path": wanted.fleet, "digest": ask.fleet.digest},
+        "model": {
+            "name": model.name,
+            "path": wanted.model,
+            "digest": model.digest,
+            "family": model.family,
+            "format": model.format,
+            "dim": model.dim,
+            "hidden_dim": model.hidden_dim,
+            "n_layers": model.n_layers,
+            "n_heads": model.n_heads,
+            "n_kv_heads": model.n_kv_heads,
+            "head_dim": model.head_dim,
+            "vocab_size": model.vocab_size,
+            "seq_len": model.seq_len,
+            "parameters": model.parameters,
+            "weights_dtype": model.weights_dtype,
+        },
+        "tokenizer": {"path": wanted.tokenizer},
+        "placement": where | {"digest": _digest(where)},
+        "utilization": format_utilization(utilization_of(ask)),
+    }
+    if not model.unknown:
+        workload = resolve(ask.request, model, wanted.source)
+        words = {
+            "prompt_tokens": workload.prompt_tokens,
+            "passes": workload.passes,
+            "positions": workload.positions,
+            "batch": workload.batch,
+            "attention": workload.attention,
+            "kv_extent": workload.kv_extent,
+            "kv_dtype": workload.kv_dtype,
+            "weights_dtype": workload.weights_dtype,
+            "prefill_chunk": workload.prefill_chunk,
+            "layout": workload.layout,
+        }
+        ids = None if workload.prompt_ids is None else list(workload.prompt_ids)
+        inputs["workload"] = words | {"digest": _digest(words | {"prompt_ids": ids})}
+    return inputs
+
+
+def _digest(document: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical(document)).hexdigest()
