@@ -18,5 +18,5 @@ def make_plan(prepared: Prepared) -> dict[str, Any]:
     document = plan_document(admission, prepared.inputs, list(changes), [])
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings]
-    document["limits"] = plan_limits(document)
+    document["limits"] = plan_limits(None if prepared.ask.model.unknown else prepared.ask.request.attention)
     return {"schema": document.pop("schema"), "verdict": document.pop("verdict"), "id": plan_id(document)} | document
