@@ -7,6 +7,7 @@ keeps its number whatever else is described.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 MAX_INDEX = 99
@@ -37,6 +38,24 @@ def topology_id(device_id: str, kind: str, index: int | None, *, one_node: bool)
     if not one_node or index is None or (kind == "cpu" and index > 0):
         return hashed_id(device_id)
     return _BANDS[kind] + index
+
+
+def index_in_id(device_id: str) -> int | None:
+    """The number at the end of an id (`gpu:3` -> 3): the index of a device that states none."""
+    match = re.search(r"[0-9]+$", device_id, re.ASCII)
+    return int(match[0]) if match else None
+
+
+def kind_in_id(device_id: str) -> str | None:
+    """`gpu` of `gpu:0`, `node3/gpu:0` or `gpu0`: the kind of a device that states none and has no SKU."""
+    match = re.fullmatch(r"(cpu|npu|gpu)[:.-]?[0-9]*", device_id.rsplit("/", 1)[-1], re.ASCII)
+    return match[1] if match else None
+
+
+def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key by which gpu:2 comes before gpu:10."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name, re.ASCII)
+    return (*((0, int(part), part) if part.isdigit() else (1, 0, part) for part in parts), (2, 0, name))
 
 
 def collisions(ids: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:

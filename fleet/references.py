@@ -1,0 +1,262 @@
+"""What joins the fields of a fleet file: ids, link ends, default memories, indices, hosts, SKUs.
+
+Works on the plain data, tolerant of what is misshapen (`fleet.schema` tells that), so that one pass tells every fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.identity import MAX_INDEX, collisions, index_in_id, kind_in_id, topology_id
+from fleet.yaml_source import Path, field_name, nearest, printable
+
+DEFAULT_HOST = "host"
+
+Told = tuple[Path, str, bool]
+Line = Callable[[Path], int]
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One device as far as its place is concerned."""
+
+    position: int
+    id: str
+    kind: str | None
+    host: str | None
+    index: int | None
+
+    @property
+    def path(self) -> Path:
+        return ("devices", self.position)
+
+
+@dataclass(slots=True)
+class _Check:
+    """The ids found so far and the faults told so far."""
+
+    data: dict[str, Any]
+    line: Line
+    told: list[Told] = field(default_factory=list)
+    owners: dict[str, Path] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+    seats: list[_Seat] = field(default_factory=list)
+
+    def tell(self, path: Path, message: str) -> None:
+        self.told.append((path, message, False))
+
+    def claim(self, seen: dict[Any, Path], key: Any, path: Path, what: str) -> None:
+        """Tells a fault when `key` was claimed before."""
+        if key in seen:
+            first = seen[key]
+            self.tell(path, f"{what} of {field_name(first)} too, at line {self.line(first)}; give each its own")
+        else:
+            seen[key] = path
+
+
+def check(data: dict[str, Any], line: Line) -> list[Told]:
+    """Every fault of reference as (path, message, at the key). `line` gives the line of a path."""
+    state = _Check(data, line)
+    _ids(state)
+    _skus(state)
+    _devices(state)
+    _places(state)
+    _links(state)
+    return state.told
+
+
+def rows(data: Any, section: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The mappings of a list section with their positions; anything else is skipped."""
+    section_rows = data.get(section) if isinstance(data, dict) else None
+    if isinstance(section_rows, list):
+        for position, row in enumerate(section_rows):
+            if isinstance(row, dict):
+                yield position, row
+
+
+def _ids(state: _Check) -> None:
+    for section in ("hosts", "devices"):
+        for position, row in rows(state.data, section):
+            name = row.get("id")
+            if isinstance(name, str):
+                state.claim(state.owners, name, (section, position, "id"), f"{printable(name)} is the id")
+                if section == "hosts":
+                    state.hosts.append(name)
+    if not isinstance(state.data.get("hosts"), list) or not state.data["hosts"]:
+        state.hosts.append(DEFAULT_HOST)
+        if DEFAULT_HOST in state.owners:
+            state.tell(state.owners[DEFAULT_HOST], "is the id of the host, which a file without hosts has; rename it")
+
+
+def _skus(state: _Check) -> None:
+    skus = state.data.get("skus")
+    for name, sku in skus.items() if isinstance(skus, dict) else ():
+        if isinstance(sku, dict):
+            _memories(state, sku, ("skus", name))
+            _default_memory(state, sku.get("memories"), sku.get("default_memory"), ("skus", name))
+
+
+def _memories(state: _Check, owner: dict[str, Any], path: Path) -> None:
+    seen: dict[Any, Path] = {}
+    for position, memory in rows(owner, "memories"):
+        name = memory.get("name")
+        if isinstance(name, str):
+            state.claim(seen, name, (*path, "memories", position, "name"), f"{printable(name)} is the name")
+
+
+def _default_memory(state: _Check, memories: Any, default: Any, path: Path) -> None:
+    """Several memories need a named default; a named default must exist."""
+    if not isinstance(memories, list):
+        return
+    names = [m["name"] for m in memories if isinstance(m, dict) and isinstance(m.get("name"), str)]
+    if isinstance(default, str) and names and default not in names:
+        state.tell((*path, "default_memory"), f"{printable(default)} is no memory here{nearest(default, names)}")
+    if default is None and len(memories) > 1:
+        example = f"default_memory: {printable(names[0])}" if names else "default_memory:"
+        state.tell(path, f"has {len(memories)} memories and no default_memory; add e.g. {example}")
+
+
+def _devices(state: _Check) -> None:
+    skus = state.data.get("skus") if isinstance(state.data.get("skus"), dict) else {}
+    devices = state.data.get("devices")
+    if isinstance(devices, list) and not devices:
+        state.tell(("devices",), "is empty; a fleet has at least one device")
+    uuids: dict[Any, Path] = {}
+    addresses: dict[Any, Path] = {}
+    for position, row in rows(state.data, "devices"):
+        path: Path = ("devices", position)
+        sku = _sku_of(state, row, skus or {}, path)
+        _memories(state, row, path)
+        if sku is not None:
+            memories = row.get("memories") if row.get("memories") is not None else sku.get("memories")
+            if not memories:
+                state.tell(path, "has no memory; add memories: [{name: main, capacity: 80 GiB}] here or to its sku")
+            elif row.get("memories") is not None or row.get("default_memory") is not None:
+                _default_memory(state, memories, _default_name(row, sku, memories), path)
+        host = _host_of(state, row, path)
+        _seat(state, row, sku, host, position)
+        if isinstance(row.get("uuid"), str):
+            state.claim(uuids, row["uuid"], (*path, "uuid"), "is the uuid")
+        if isinstance(row.get("pci"), str):
+            state.claim(addresses, (host, row["pci"].lower()), (*path, "pci"), "is the pci address")
+
+
+def _default_name(row: dict[str, Any], sku: dict[str, Any], memories: Any) -> Any:
+    """The device's own default memory; its SKU's where that is one of the device's memories."""
+    if row.get("default_memory") is not None or not isinstance(memories, list):
+        return row.get("default_memory")
+    names = [memory.get("name") for memory in memories if isinstance(memory, dict)]
+    return sku.get("default_memory") if sku.get("default_memory") in names else None
+
+
+def _sku_of(state: _Check, row: dict[str, Any], skus: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """The device's SKU, empty when it names none, None when that cannot be said (told, here or by the shape)."""
+    name = row.get("sku")
+    if name is None:
+        return {}
+    if not isinstance(name, str):
+        return None
+    if name not in skus:
+        known = f" (skus: {', '.join(sorted(skus))})" if 0 < len(skus) <= 12 else ""
+        state.tell((*path, "sku"), f"{printable(name)} is no sku of this file{nearest(name, skus)}{known}")
+        return None
+    return skus[name] if isinstance(skus[name], dict) else None
+
+
+def _host_of(state: _Check, row: dict[str, Any], path: Path) -> str | None:
+    host = row.get("host")
+    if host is None:
+        if len(state.hosts) == 1:
+            return state.hosts[0]
+        state.tell(path, f"needs host: one of {', '.join(state.hosts[:8])}")
+        return None
+    if isinstance(host, str) and host not in state.hosts:
+        known = ", ".join(state.hosts[:8])
+        state.tell(
+            (*path, "host"), f"{printable(host)} is no host of this file{nearest(host, state.hosts)} (hosts: {known})"
+        )
+        return None
+    return host if isinstance(host, str) else None
+
+
+def _seat(state: _Check, row: dict[str, Any], sku: dict[str, Any] | None, host: str | None, position: int) -> None:
+    name = row.get("id")
+    if not isinstance(name, str):
+        return
+    path: Path = ("devices", position)
+    kind = row.get("kind")
+    if kind is None and sku is not None:
+        kind = sku.get("kind") if sku else kind_in_id(name)
+        if kind is None and not sku:
+            state.tell(path, "needs kind: gpu, cpu or npu")
+    index: int | None
+    if row.get("index") is None:
+        index = index_in_id(name)
+        if index is not None and index > MAX_INDEX:
+            message = f"ends in {index}, read as the index, which must lie in 0..{MAX_INDEX}; rename it or add index: 0"
+            state.tell((*path, "id"), message)
+            return
+    else:
+        text = row["index"]
+        if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 7:
+            return
+        index = int(text)
+        if index > MAX_INDEX:
+            state.tell((*path, "index"), f"{index} lies outside 0..{MAX_INDEX}")
+            return
+    state.seats.append(_Seat(position, name, kind if isinstance(kind, str) else None, host, index))
+
+
+def _places(state: _Check) -> None:
+    """Two devices of one kind on one host need two indices; topology ids must differ."""
+    taken: dict[Any, Path] = {}
+    for seat in state.seats:
+        if seat.index is not None and seat.kind is not None and seat.host is not None:
+            path = (*seat.path, "index") if state.data["devices"][seat.position].get("index") else (*seat.path, "id")
+            what = f"index {seat.index} of {seat.kind} on {printable(seat.host)} is that"
+            state.claim(taken, (seat.host, seat.kind, seat.index), path, what)
+    if state.told:
+        return
+    one_node = is_one_node(seat.host for seat in state.seats)
+    numbered = [(s.id, topology_id(s.id, s.kind, s.index, one_node=one_node)) for s in state.seats if s.kind in KINDS]
+    places = {seat.id: (*seat.path, "id") for seat in state.seats}
+    for first, second, number in collisions(numbered):
+        state.tell(places[second], f"has the topology id {number} of {first}; rename one of them")
+
+
+KINDS = ("gpu", "cpu", "npu")
+
+
+def is_one_node(hosts: Any) -> bool:
+    """Whether these hosts of devices are all the same one."""
+    return len(set(hosts)) <= 1
+
+
+def _links(state: _Check) -> None:
+    known = [*state.owners, *(host for host in state.hosts if host not in state.owners)]
+    hosts = set(state.hosts)
+    seen: dict[Any, Path] = {}
+    for position, row in rows(state.data, "links"):
+        path: Path = ("links", position)
+        ends = (row.get("from"), row.get("to"))
+        for key, end in zip(("from", "to"), ends, strict=True):
+            if isinstance(end, str) and end not in state.owners and end not in hosts:
+                state.tell((*path, key), f"{printable(end)} is no device or host of this file{nearest(end, known)}")
+        if not all(isinstance(end, str) for end in ends):
+            continue
+        if ends[0] == ends[1]:
+            state.tell((*path, "to"), "is where the link begins; copies within a device need no link: remove it")
+            continue
+        if row.get("peer_access") is not None and hosts & set(ends):
+            state.tell(
+                (*path, "peer_access"), "is for links between two devices; remove it from this link with a host end"
+            )
+        kind = row.get("kind")
+        ways = [ends, ends[::-1]] if row.get("bidirectional") == "true" else [ends]
+        for way in ways:
+            before = len(state.told)
+            state.claim(seen, (*way, kind), path, f"{way[0]} -> {way[1]} ({printable(str(kind))}) is the link")
+            if len(state.told) > before:
+                break

@@ -1,0 +1,202 @@
+"""Fleet <-> the JSON of `kvwaybill fleet show`.
+
+The document has a schema name of its own because its fields carry the unit in their names (`capacity_bytes`), unlike
+those of a fleet file. Reading one back goes through the same checks as a file: `native_form` gives it a file's words.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from fleet.machine import Device, Figure, Fleet, Host, Link, Memory, Quantity
+from fleet.units import UnitError, format_utilization, parse_plain_seconds, seconds_number
+
+_SMALL_NUMBER = re.compile(r"[0-9](\.[0-9]{1,20})?e-[0-9]{1,2}", re.ASCII)
+"""How JSON writes a number below 0.0001."""
+
+FILE_SCHEMA = "kvwaybill/fleet/1"
+REPORT_SCHEMA = "kvwaybill/fleet-report/1"
+
+NATIVE_NAMES = {
+    "hosts": "nodes",
+    "from": "src",
+    "to": "dst",
+    "capacity": "capacity_bytes",
+    "bandwidth": "bandwidth_bytes_per_s",
+    "granule": "granule_bytes",
+    "latency": "latency_s",
+    "runtime": "runtime_bytes",
+    "pinned_pool": "pinned_pool_bytes",
+    "reserve": "reserve_bytes",
+}
+"""The fields of fleet.yaml that the document names otherwise."""
+
+
+def fleet_document(fleet: Fleet) -> dict[str, Any]:
+    """The `fleet` document. `null` is unknown. `provenance` and `observed` are mappings by the figure's field name."""
+    share = fleet.budget.utilization
+    return {
+        "schema": REPORT_SCHEMA,
+        "name": fleet.name,
+        "label": fleet.label,
+        "source": fleet.source,
+        "digest": fleet.digest,
+        "nodes": [_host(host, fleet) for host in fleet.hosts],
+        "devices": [_device(device) for device in fleet.devices],
+        "nics": [],
+        "links": [_link(link) for link in fleet.links],
+        "budget": {"utilization": None if share is None else float(share), "reserve_bytes": fleet.budget.reserve},
+        "warnings": list(fleet.warnings),
+    }
+
+
+def _host(host: Host, fleet: Fleet) -> dict[str, Any]:
+    return {
+        "id": host.id,
+        "numa_nodes": host.numa_nodes,
+        "devices": [device.id for device in fleet.devices if device.host == host.id],
+        **_figures(pinned_pool_bytes=host.pinned_pool),
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "id": device.id,
+        "kind": device.kind,
+        "index": device.index,
+        "topology_id": device.topology_id,
+        "host": device.host,
+        "sku": device.sku,
+        "uuid": device.uuid,
+        "pci": device.pci,
+        "numa": device.numa,
+        "memories": [_memory(memory) for memory in device.memories],
+        "default_memory": device.default_memory,
+        **_figures(runtime_bytes=device.runtime),
+    }
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    figures = _figures(
+        capacity_bytes=memory.capacity, bandwidth_bytes_per_s=memory.bandwidth, granule_bytes=memory.granule
+    )
+    return {"name": memory.name, "role": memory.role, **figures}
+
+
+def _link(link: Link) -> dict[str, Any]:
+    figures = _figures(bandwidth_bytes_per_s=link.bandwidth, latency_s=link.latency)
+    ends = {"src": link.src, "dst": link.dst, "kind": link.kind, "count": link.count}
+    return {**ends, **figures, "peer_access": link.peer_access}
+
+
+def _figures(**quantities: Quantity) -> dict[str, Any]:
+    """The declared values by field name, and beside them where each came from and what was observed."""
+    row: dict[str, Any] = {name: _number(name, quantity.declared) for name, quantity in quantities.items()}
+    row["provenance"] = {name: _origin(q.declared) for name, q in quantities.items() if q.declared is not None}
+    row["observed"] = {
+        name: {"value": _number(name, q.observed), **_origin(q.observed)}
+        for name, q in quantities.items()
+        if q.observed is not None
+    }
+    return row
+
+
+def _number(name: str, figure: Figure | None) -> int | float | None:
+    if figure is None:
+        return None
+    return seconds_number(figure.value) if name.endswith("_s") and "per" not in name else figure.value
+
+
+def _origin(figure: Figure) -> dict[str, Any]:
+    origin = {"provenance": figure.provenance, "source": figure.source, "verified": figure.verified}
+    return origin | ({} if figure.note is None else {"note": figure.note})
+
+
+def native_form(document: dict[str, Any]) -> dict[str, Any]:
+    """A parsed document (scalars as text) in the words of fleet.yaml. Fields that a fleet has no use for are dropped.
+
+    Anything misshapen is handed on as it is: the checks of the file then tell it.
+    """
+    native = {"schema": FILE_SCHEMA, **_pick(document, "name", "label")}
+    native["hosts"] = _each(document.get("nodes"), _native_host)
+    native["devices"] = _each(document.get("devices"), _native_device)
+    native["links"] = _each(document.get("links"), _native_link)
+    budget = document.get("budget")
+    native["budget"] = _native_budget(budget) if isinstance(budget, dict) else budget
+    native["skus"] = {
+        row["sku"]: _pick(row, "kind")
+        for row in native["devices"] or ()
+        if isinstance(row, dict) and isinstance(row.get("sku"), str)
+    }
+    return native
+
+
+def _pick(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names if name in row}
+
+
+def _each(rows: Any, turn: Any) -> Any:
+    return [turn(row) if isinstance(row, dict) else row for row in rows] if isinstance(rows, list) else rows
+
+
+def _native_budget(row: dict[str, Any]) -> dict[str, Any]:
+    native = _pick(row, "utilization")
+    share = native.get("utilization")
+    if isinstance(share, str) and _SMALL_NUMBER.fullmatch(share):
+        native["utilization"] = format_utilization(Fraction(share))
+    if row.get("reserve_bytes") is not None:
+        native["reserve"] = f"{row['reserve_bytes']} B"
+    return native
+
+
+def _native_host(row: dict[str, Any]) -> dict[str, Any]:
+    return _pick(row, "id", "numa_nodes") | _native_figures(row, "pinned_pool")
+
+
+def _native_device(row: dict[str, Any]) -> dict[str, Any]:
+    native = _pick(row, "id", "kind", "index", "host", "sku", "uuid", "pci", "numa", "default_memory")
+    native["memories"] = _each(row.get("memories"), _native_memory)
+    return native | _native_figures(row, "runtime")
+
+
+def _native_memory(row: dict[str, Any]) -> dict[str, Any]:
+    return _pick(row, "name", "role") | _native_figures(row, "capacity", "bandwidth", "granule")
+
+
+def _native_link(row: dict[str, Any]) -> dict[str, Any]:
+    native = _pick(row, "kind", "count", "peer_access") | {"from": row.get("src"), "to": row.get("dst")}
+    return native | _native_figures(row, "bandwidth", "latency")
+
+
+def _native_figures(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: _native_figure(row, NATIVE_NAMES[name]) for name in names}
+
+
+def _native_figure(row: dict[str, Any], field: str) -> Any:
+    value = row.get(field)
+    if value is not None and not isinstance(value, str):
+        return value
+    provenance, observed = row.get("provenance"), row.get("observed")
+    origin = provenance.get(field) if isinstance(provenance, dict) else None
+    seen = observed.get(field) if isinstance(observed, dict) else None
+    figure: dict[str, Any] = {"declared": None, "observed": None}
+    if value is not None:
+        origin = _pick(origin, "provenance", "source", "verified", "note") if isinstance(origin, dict) else {}
+        figure["declared"] = {"value": _written(value, field), **origin}
+    if isinstance(seen, dict):
+        number = seen.get("value")
+        written = _written(number, field) if isinstance(number, str) else number
+        figure["observed"] = {"value": written, **_pick(seen, "source", "verified", "note")}
+    return figure
+
+
+def _written(number: str, field: str) -> str:
+    """A number of the document with the unit that its field's name carries."""
+    if field == "latency_s":
+        try:
+            return f"{parse_plain_seconds(number)} ps"
+        except UnitError:
+            return f"{number} s"
+    return f"{number} B/s" if field.endswith("_per_s") else f"{number} B"
