@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sys
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from fleet.checkpoints.hf_families import FAMILIES, NOT_DECODERS, Family, Shape, tensor_table
@@ -18,7 +19,7 @@ from fleet.checkpoints.hf_fields import Fields
 from fleet.checkpoints.json_text import MAX_BYTES, parse_object, shorten
 from fleet.checkpoints.source import model_name, open_regular, read_exactly, shown
 from fleet.errors import DescriptionError
-from fleet.model import Model, TensorSpec
+from fleet.model import Model
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -30,6 +31,7 @@ _FOREIGN = re.compile(
     r"|multi_query|parallel_attn|v_head_dim|value_head_dim|qk_rope|qk_nope|compress|quantiz|sparse_attention|num_kv_heads"
 )
 _HANDLED = {"quantization_config", "output_router_logits"}
+_TOLD_FIELDS = 8
 
 _TASK_HEADS = (
     "ForSequenceClassification",
@@ -89,49 +91,59 @@ def _understand(data: bytes, path: str, name: str, *, quantised_beside: bool) ->
         words = (f"family {kind} is not understood: KV and weights are not priced", *unknown)
         return _unpriced(name, kind, path, digest, words)
     fields = Fields(document, text, told)
-    model = _dense(fields, family, model_type, name, path, digest, unknown)
+    model = _dense(fields, family, _unpriced(name, model_type, path, digest, ()), unknown)
     fields.raise_faults()
     return model
 
 
-def _dense(
-    fields: Fields, family: Family, model_type: str, name: str, path: str, digest: str, unknown: list[str]
-) -> Model:
-    """A model of a listed family; `fields` collects what is wrong, and the result is void when anything is."""
+def _dense(fields: Fields, family: Family, model: Model, unknown: list[str]) -> Model:
+    """`model` filled in for a listed family; the result is void when `fields` has collected a fault."""
     sizes = fields.sizes()
     tied = fields.flag("tie_word_embeddings", family.tied)
     attention_bias = fields.flag("attention_bias", family.qkv_bias is True)
     mlp_bias = fields.flag("mlp_bias", False)
     rope_theta, norm_eps = fields.rope_theta(), fields.positive("rms_norm_eps", 1e-5)
-    dtype = fields.dtype()
     fields.check_architecture(family, FAMILIES)
-    unknown += fields.window_words(family, model_type)
-    unknown += _family_words(family, model_type, fields, attention_bias, mlp_bias)
+    dtype = fields.dtype()
     weights_dtype = _DTYPES.get(dtype or "bfloat16", "bf16")
+    words = unknown + fields.window_words(family, model.family)
+    words += _family_words(family, model.family, fields.architecture(), attention_bias, mlp_bias)
     if dtype is not None and dtype not in _DTYPES:
-        unknown.append(f"weights of type {shorten(dtype)} are not understood")
-    warnings = () if dtype else ("the config names no dtype: bf16 is assumed",)
-    tensors: tuple[TensorSpec, ...] = ()
-    if not unknown and not fields.faults:
-        shape = Shape(
-            dim=sizes["hidden_size"],
-            hidden_dim=sizes["intermediate_size"],
-            n_layers=sizes["num_hidden_layers"],
-            q=sizes["num_attention_heads"] * sizes["head_dim"],
-            kv=sizes["num_key_value_heads"] * sizes["head_dim"],
-            head_dim=sizes["head_dim"],
-            vocab_size=sizes["vocab_size"],
-            tied=tied,
-            qkv_bias=attention_bias,
-            o_bias=attention_bias and family.qkv_bias is None,
-            mlp_bias=mlp_bias,
-            qk_norm=family.qk_norm,
-        )
-        tensors = tensor_table(shape, weights_dtype)
-    return Model(
-        name=name,
-        family=model_type,
-        format="hf-config",
+        words.append(f"weights of type {shorten(dtype)} are not understood")
+    shape = _shape(sizes, family, tied, attention_bias, mlp_bias)
+    return replace(
+        _with_sizes(model, sizes),
+        shared_classifier=tied,
+        tensors=() if words or fields.faults else tensor_table(shape, weights_dtype),
+        weights_dtype=weights_dtype,
+        kv_dtype=weights_dtype,
+        rope_theta=rope_theta,
+        norm_eps=norm_eps,
+        unknown=tuple(words),
+        warnings=() if dtype else ("the config names no dtype: bf16 is assumed",),
+    )
+
+
+def _shape(sizes: dict[str, int], family: Family, tied: bool, attention_bias: bool, mlp_bias: bool) -> Shape:
+    return Shape(
+        dim=sizes["hidden_size"],
+        hidden_dim=sizes["intermediate_size"],
+        n_layers=sizes["num_hidden_layers"],
+        q=sizes["num_attention_heads"] * sizes["head_dim"],
+        kv=sizes["num_key_value_heads"] * sizes["head_dim"],
+        head_dim=sizes["head_dim"],
+        vocab_size=sizes["vocab_size"],
+        tied=tied,
+        qkv_bias=attention_bias,
+        o_bias=attention_bias and family.qkv_bias is None,
+        mlp_bias=mlp_bias,
+        qk_norm=family.qk_norm,
+    )
+
+
+def _with_sizes(model: Model, sizes: dict[str, int]) -> Model:
+    return replace(
+        model,
         dim=sizes["hidden_size"],
         hidden_dim=sizes["intermediate_size"],
         n_layers=sizes["num_hidden_layers"],
@@ -140,26 +152,17 @@ def _dense(
         head_dim=sizes["head_dim"],
         vocab_size=sizes["vocab_size"],
         seq_len=sizes["max_position_embeddings"],
-        shared_classifier=tied,
-        tensors=tensors,
-        weights_dtype=weights_dtype,
-        kv_dtype=weights_dtype,
-        rope_theta=rope_theta,
-        norm_eps=norm_eps,
-        path=path,
-        digest=digest,
-        unknown=tuple(unknown),
-        warnings=warnings,
     )
 
 
-def _family_words(family: Family, model_type: str, fields: Fields, attention_bias: bool, mlp_bias: bool) -> list[str]:
+def _family_words(
+    family: Family, model_type: str, architecture: str | None, attention_bias: bool, mlp_bias: bool
+) -> list[str]:
     words = []
     if family.qkv_bias is not None and attention_bias is not family.qkv_bias:
         words.append(f"attention_bias {str(attention_bias).lower()} is not understood in family {model_type}")
     if mlp_bias and not family.mlp_bias:
         words.append(f"mlp_bias true is not understood in family {model_type}")
-    architecture = fields.architecture()
     if architecture is not None and architecture != family.architecture:
         words.append(f"architecture {shorten(architecture)} is not understood in family {model_type}")
     return words
@@ -174,11 +177,10 @@ def _unknown_words(document: dict[str, Any], quantised_beside: bool) -> list[str
         words.append(f"the weights are quantised{named}: their bytes are not understood")
     if isinstance(document.get("auto_map"), dict) and document["auto_map"].get("AutoModelForCausalLM"):
         words.append("auto_map names program code of the model's own: not understood")
-    words += [
-        f"field {shorten(key)} is not understood"
-        for key in sorted(document)
-        if _FOREIGN.search(key) and key not in _HANDLED and document[key]
-    ]
+    foreign = sorted(key for key in document if _FOREIGN.search(key) and key not in _HANDLED and document[key])
+    if foreign:
+        more = f" and {len(foreign) - _TOLD_FIELDS} more" if len(foreign) > _TOLD_FIELDS else ""
+        words.append(f"fields not understood: {', '.join(map(shorten, foreign[:_TOLD_FIELDS]))}{more}")
     return words
 
 

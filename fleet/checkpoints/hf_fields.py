@@ -25,7 +25,7 @@ _OPTIONAL = ("num_key_value_heads", "head_dim")
 
 
 class Fields:
-    """Reads one document. A field that is wrong becomes a fault and a harmless value; `raise_faults` ends the reading."""
+    """Reads one document. A wrong field becomes a fault and a harmless value; `raise_faults` ends the reading."""
 
     def __init__(self, document: dict[str, Any], text: str, source: str) -> None:
         self.document = document
@@ -40,7 +40,7 @@ class Fields:
         """Raises DescriptionError when any field was wrong, in the order of the file, missing fields last."""
         if not self.faults:
             return
-        places = key_places(self._text)
+        places = key_places(self._text, {field for field, _ in self.faults})
         told = [Fault(self.source, field, message, *places.get(field, (0, 0))) for field, message in self.faults]
         raise DescriptionError(sorted(told, key=lambda f: (f.line == 0, f.line, f.column)))
 

@@ -19,7 +19,7 @@ _COLON = re.compile(r"\s*:")
 
 
 def parse_object(data: bytes, source: str) -> tuple[dict[str, Any], str]:
-    """The object in `data` and its text. Raises DescriptionError: not UTF-8, no JSON, no object, double keys, too deep."""
+    """The object in `data`, and its text. Raises DescriptionError: no UTF-8, no JSON object, double keys, too deep."""
     if len(data) > MAX_BYTES:
         raise DescriptionError.at(source, "", f"is larger than {MAX_BYTES:,} bytes: no config; check the path")
     try:
@@ -55,8 +55,8 @@ def parse_object(data: bytes, source: str) -> tuple[dict[str, Any], str]:
     return parsed, text
 
 
-def key_places(text: str) -> dict[str, tuple[int, int]]:
-    """Line and column, from 1, of every key of the outermost object in valid JSON `text`."""
+def key_places(text: str, wanted: set[str]) -> dict[str, tuple[int, int]]:
+    """Line and column, from 1, of the `wanted` keys of the outermost object in valid JSON `text`."""
     places: dict[str, tuple[int, int]] = {}
     depth = 0
     for token in _TOKEN.finditer(text):
@@ -66,9 +66,12 @@ def key_places(text: str) -> dict[str, tuple[int, int]]:
         elif mark in ("}", "]"):
             depth -= 1
         elif depth == 1 and mark != "," and _COLON.match(text, token.end()):
-            start = token.start()
-            line_start = text.rfind("\n", 0, start) + 1
-            places.setdefault(json.loads(mark), (text.count("\n", 0, start) + 1, start - line_start + 1))
+            key = json.loads(mark)
+            # Counting lines is for the few keys that are told: a hostile file may hold a million.
+            if key in wanted:
+                start = token.start()
+                line_start = text.rfind("\n", 0, start) + 1
+                places[key] = (text.count("\n", 0, start) + 1, start - line_start + 1)
     return places
 
 
