@@ -1,0 +1,189 @@
+"""Whether orders can be carried out with these weights: every reason why not, at once, before anything is allocated.
+
+What the executor cannot do is refused in words although it may have been priced: batch above 1, types other than fp32,
+layouts other than plain, prompts of which only the count is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fleet.errors import DescriptionError, Fault
+from fleet.model import Model
+from planner.orders import Orders
+
+_LLAMA2C = ("llama2c-v0", "llama2c-v1", "seeded")
+_ROPE_THETA, _NORM_EPS = 10000.0, 1e-5
+
+
+def check_orders(orders: Orders, model: Model) -> None:
+    """Raises DescriptionError with every fault of the orders, of the model, and of the two together."""
+    found = [*_workload(orders, model), *_model(model)]
+    if not found:
+        found = [*_devices(orders), *_buffers(orders, model), *_steps(orders, model)]
+    if found:
+        raise DescriptionError([Fault(source="orders", field=field, message=message) for field, message in found])
+
+
+def _workload(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
+    work = orders.workload
+    if work.batch != 1:
+        yield "workload.batch", f"{work.batch} sequences at once are priced, not run; admit with --batch 1"
+    for field, dtype in (("weights_dtype", work.weights_dtype), ("kv_dtype", work.kv_dtype)):
+        if dtype != "fp32":
+            yield f"workload.{field}", f"the executor computes fp32, not {dtype}; admit with fp32"
+    if work.layout != "plain":
+        yield "workload.layout", f"layout {work.layout!r} is not known to this executor; admit with --layout plain"
+    if work.attention == "host" and work.prefill_chunk != 1:
+        yield "workload.prefill_chunk", f"{work.prefill_chunk}: attention on the host runs token by token; use 1"
+    if min(work.passes, work.prefill_chunk) < 1 or not work.passes <= work.positions <= model.seq_len:
+        yield (
+            "workload.positions",
+            (
+                f"{work.passes} passes, {work.positions} positions and a model of {model.seq_len} do not fit; "
+                "passes <= positions <= seq_len must hold"
+            ),
+        )
+    ids = work.prompt_ids
+    if ids is None:
+        yield "workload.prompt_ids", f"only a count of {work.prompt_tokens} is known; give a prompt of that many tokens"
+    elif len(ids) != work.prompt_tokens or not ids:
+        yield "workload.prompt_ids", f"{len(ids)} ids where {work.prompt_tokens} are ordered; admit again"
+    elif bad := [token for token in ids if not 0 <= token < model.vocab_size]:
+        yield "workload.prompt_ids", f"id {bad[0]} is outside the vocabulary of {model.vocab_size}; use its tokenizer"
+
+
+def _model(model: Model) -> Iterator[tuple[str, str]]:
+    if model.unknown:
+        yield "model", "; ".join(model.unknown)
+    if model.format not in _LLAMA2C:
+        yield "model", f"{model.name} is {model.format}: the executor runs llama2.c checkpoints only"
+    if (model.rope_theta, model.norm_eps) != (_ROPE_THETA, _NORM_EPS):
+        yield "model", f"rope_theta {model.rope_theta:g} and norm_eps {model.norm_eps:g} are not llama2.c's"
+
+
+def _devices(orders: Orders) -> Iterator[tuple[str, str]]:
+    listed = {arena.arena: arena for arena in orders.arenas}
+    fenced = {fence.arena for fence in orders.fences}
+    ids = [device.id for device in orders.devices]
+    for phase, device in (("prefill", orders.prefill), ("decode", orders.decode)):
+        if device not in ids:
+            yield phase, f"{device!r} is not among the devices {', '.join(ids)}"
+    if len({device.host for device in orders.devices}) > 1:
+        yield "devices", "they sit on several hosts; this executor runs on one"
+    for device in ids:
+        if device not in listed or listed[device].device != device:
+            yield "arenas", f"{device} has no arena of its name"
+    for arena in listed:
+        if arena not in fenced:
+            yield "fences", f"arena {arena} has none; admit again"
+
+
+def needed_buffers(orders: Orders, model: Model) -> dict[str, dict[str, tuple[tuple[int, ...], str]]]:
+    """(shape, dtype) of every buffer that a run reads or writes, by arena and name, from the model and the modes.
+
+    A cache's and a scratch row's positions are given as -1: any number from `passes` on will do.
+    """
+    work = orders.workload
+    needed: dict[str, dict[str, tuple[tuple[int, ...], str]]] = {}
+    for phase, device in (("prefill", orders.prefill), ("decode", orders.decode)):
+        held = needed.setdefault(device, {})
+        held |= {f"weights/{t.name}": (t.shape, "fp32") for t in model.staged_tensors(work.attention)}
+        caches = {f"kv/{phase}/{t}": ((model.n_layers, -1, model.kv_dim), "fp32") for t in ("k", "v")}
+        held |= caches
+        if work.attention == "host":
+            needed[f"host:{phase}"] = dict(caches)
+            held |= {"act/in": ((-1,), "fp32"), "act/out": ((-1,), "fp32")}
+        else:
+            held |= _activations(model)
+    if any(step.mode == "staged" for step in orders.steps):
+        needed["host:bounce"] = {"bounce": ((-1, model.kv_dim), "fp32")}
+    return needed
+
+
+def _activations(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
+    table = (-1, model.head_dim // 2)
+    return {
+        "act/tokens": ((-1,), "int32"),
+        **{f"act/{name}": ((-1, model.dim), "fp32") for name in ("x", "xb", "xb2", "q")},
+        **{f"act/{name}": ((-1, model.hidden_dim), "fp32") for name in ("hb", "hb2")},
+        "act/att": ((model.n_heads, -1), "fp32"),
+        "act/logits": ((model.vocab_size,), "fp32"),
+        "act/next": ((1,), "int32"),
+        "work/rope_cos": (table, "fp32"),
+        "work/rope_sin": (table, "fp32"),
+    }
+
+
+def _buffers(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
+    listed = {arena.arena: {b.name: b for b in arena.buffers} for arena in orders.arenas}
+    for arena, wanted in needed_buffers(orders, model).items():
+        least = _least(orders, model, arena)
+        for name, (shape, dtype) in wanted.items():
+            buffer = listed.get(arena, {}).get(name)
+            if buffer is None:
+                yield f"arenas[{arena}]", f"lists no buffer {name}, which this run needs; admit again"
+            elif buffer.layout != "plain" or buffer.dtype != dtype:
+                yield f"arenas[{arena}].{name}", f"is {buffer.dtype} {buffer.layout}; the run needs {dtype} plain"
+            elif not _fits(buffer.shape, shape, least.get(name, 0)):
+                told = [str(extent) if extent >= 0 else f">= {least.get(name, 0)}" for extent in shape]
+                yield f"arenas[{arena}].{name}", f"has shape {list(buffer.shape)}; the model needs [{', '.join(told)}]"
+
+
+def _least(orders: Orders, model: Model, arena: str) -> dict[str, int]:
+    """The least extent of each buffer's open axis."""
+    work = orders.workload
+    rows = min(work.prefill_chunk, work.passes, work.prompt_tokens) if arena == orders.prefill else 1
+    least: dict[str, int] = dict.fromkeys(("tokens", "x", "xb", "xb2", "q", "hb", "hb2"), rows)
+    least |= {"att": work.passes, "in": max(model.dim, model.hidden_dim)}
+    least["out"] = max(model.dim, model.hidden_dim, model.kv_dim, model.vocab_size)
+    named = {f"act/{name}": extent for name, extent in least.items()}
+    named |= {f"kv/{phase}/{t}": work.passes for phase in ("prefill", "decode") for t in ("k", "v")}
+    return named | {"work/rope_cos": work.passes, "work/rope_sin": work.passes, "bounce": 1}
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...], least: int) -> bool:
+    return len(shape) == len(wanted) and all(
+        got >= least if extent < 0 else got == extent for got, extent in zip(shape, wanted, strict=True)
+    )
+
+
+def _steps(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
+    shapes: dict[tuple[str, str], Any] = {(a.arena, b.name): b.shape for a in orders.arenas for b in a.buffers}
+    names = {t.name for t in model.tensors}
+    phases = [step.op for step in orders.steps if step.op in ("prefill", "decode")]
+    if phases not in (["prefill"], ["prefill", "decode"]):
+        yield "steps", f"run {', '.join(phases) or 'no phase'}; one prefill, and at most one decode after it"
+    for number, step in enumerate(orders.steps):
+        where = f"steps[{number}]"
+        if step.op == "stage" and (step.tensor not in names or (step.dst, f"weights/{step.tensor}") not in shapes):
+            yield where, f"stages {step.tensor!r} to {step.dst}, which the model or the arena does not have"
+        elif step.op in ("prefill", "decode") and step.dst != getattr(orders, step.op):
+            yield where, f"runs {step.op} on {step.dst}; the placement says {getattr(orders, step.op)}"
+        elif step.op == "handoff":
+            yield from ((where, message) for message in _handoff(orders, step, shapes))
+
+
+def _handoff(orders: Orders, step: Any, shapes: dict[tuple[str, str], Any]) -> Iterator[str]:
+    prefill, decode = orders.prefill, orders.decode
+    ends = {"up": ("host:prefill", prefill), "down": (decode, "host:decode")}.get(step.mode, (prefill, decode))
+    if (step.src, step.dst) != ends or (step.mode == "local") != (
+        prefill == decode and step.mode not in ("up", "down")
+    ):
+        yield f"{step.mode} from {step.src} to {step.dst} is no hop of this placement"
+    elif step.tensor not in ("k", "v") or step.layers is None or step.positions is None:
+        yield "names no tensor k or v, layers and positions"
+    else:
+        layers, positions, _ = shapes[step.src, f"kv/{'decode' if step.mode == 'down' else 'prefill'}/{step.tensor}"]
+        (l0, l1), (p0, p1) = step.layers, step.positions
+        if not (0 <= l0 < l1 <= layers and 0 <= p0 < p1 <= positions):
+            yield f"copies layers {l0}..{l1 - 1} and positions {p0}..{p1 - 1} of {layers} and {positions}"
+        if step.unit == "block" and not step.block:
+            yield "copies by blocks of no size"
+        if step.unit == "array" and (l0, l1, p0, p1) != (0, layers, 0, positions):
+            yield "copies an array, but not all of it; use the layer as unit"
+        if step.mode == "staged" and not step.chunk:
+            yield "is staged without a chunk"
+    if step.layout != "plain":
+        yield f"layout {step.layout!r} is not known to this executor"

@@ -1,0 +1,136 @@
+"""What a run was: plain values, and the contract's **run** document made from them.
+
+The runner adds what the executor cannot know: `plan_id`, `text`, `text_hex`, `limits`, `comparison`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from executor.instance import Entry
+from executor.observers.arrival import Digest, LegKey
+
+RUN_SCHEMA = "kvwaybill/run/1"
+_WITNESSED_PHASES = ("stage", "handoff")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrayReport:
+    """Whether a request touched an arena that was no party to the step: `accesses` 0, or 1 (the first one ends it)."""
+
+    accesses: int
+    detail: str
+    signal: int | None = None
+    phase: str | None = None
+    order: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """One request. Bytes are the ledger's; `observed` is the witness's, None when no witness looked.
+
+    `waybill` and `edges` are rows of the contract, still without the witness's figures. `stray` is None when the
+    request was not isolated, `arrivals` when nobody looked. `logits_top1_bits`: one f32 pattern a pass with logits.
+    """
+
+    backend: str
+    tier: Literal["emulated", "on-device"]
+    physical_devices: tuple[dict[str, Any], ...]
+    tokens: tuple[int, ...]
+    generated_tokens: tuple[int, ...]
+    n_prompt_tokens: int
+    stopped: Literal["steps", "bos"]
+    passes: Mapping[str, int]
+    dispatches: tuple[dict[str, Any], ...]
+    program: Mapping[str, tuple[Entry, ...]]
+    logits_top1_bits: tuple[int, ...]
+    waybill: tuple[dict[str, Any], ...]
+    edges: tuple[dict[str, Any], ...]
+    observed: Mapping[LegKey, int] | None
+    arrivals: tuple[Digest, ...] | None
+    resident: Mapping[str, int]
+    stray: StrayReport | None
+    rates: Mapping[str, float | None]
+    settings: Mapping[str, Any]
+    path: str = "dispatch"
+
+
+def run_document(facts: RunFacts, *, plan_id: str | None = None) -> dict[str, Any]:
+    """The contract's **run**, but for `text`, `text_hex`, `limits` and `comparison`."""
+    return {
+        "schema": RUN_SCHEMA,
+        "plan_id": plan_id,
+        "backend": facts.backend,
+        "path": facts.path,
+        "tier": facts.tier,
+        "physical_devices": [dict(device) for device in facts.physical_devices],
+        "tokens": list(facts.tokens),
+        "generated_tokens": list(facts.generated_tokens),
+        "n_prompt_tokens": facts.n_prompt_tokens,
+        "stopped": facts.stopped,
+        "passes": dict(facts.passes),
+        "dispatches": [dict(run) for run in facts.dispatches],
+        "program": {phase: [_operation(entry) for entry in entries] for phase, entries in facts.program.items()},
+        "logits_top1_bits": [f"{bits:08x}" for bits in facts.logits_top1_bits],
+        "waybill": witnessed_rows(facts),
+        "edges": [dict(edge) for edge in facts.edges],
+        "arrivals": None
+        if facts.arrivals is None
+        else [
+            {"tensor": d.tensor, "layer": d.layer, "digest_src": d.digest_src, "digest_dst": d.digest_dst}
+            for d in facts.arrivals
+        ],
+        "resident": [{"device": name, "high_water_bytes": nbytes} for name, nbytes in facts.resident.items()],
+        "stray": None if facts.stray is None else _stray(facts.stray),
+        "rates": dict(facts.rates),
+        "settings": dict(facts.settings),
+    }
+
+
+def _operation(entry: Entry) -> dict[str, Any]:
+    op, layer, tensor, shape = entry
+    return {"op": op, "layer": layer, "tensor": tensor, "shape": list(shape)}
+
+
+def _stray(report: StrayReport) -> dict[str, Any]:
+    document: dict[str, Any] = {"accesses": report.accesses, "detail": report.detail}
+    if report.accesses:
+        document |= {"signal": report.signal, "phase": report.phase, "order": report.order, "step": report.step}
+    return document
+
+
+def witnessed_rows(facts: RunFacts) -> list[dict[str, Any]]:
+    """The ledger's rows with the witness's bytes beside each leg and, from the leg that arrives, beside the row.
+
+    What the witness saw arrive although no copy was counted is a row of its own, with 0 bytes and copies.
+    """
+    seen = dict(facts.observed or {})
+    rows = [_witnessed(row, seen, facts.observed is not None) for row in facts.waybill]
+    for (phase, tensor, src, dst, leg_src, leg_dst), nbytes in seen.items():
+        if nbytes:
+            leg = {"src": leg_src, "dst": leg_dst, "kind": None, "link": None, "bytes": 0, "copies": 0}
+            legs = [leg | _figures(nbytes)]
+            row = {"phase": phase, "tensor": tensor, "src": src, "dst": dst, "kind": None, "legs": legs}
+            rows.append(row | {"payload_bytes": 0, "bytes": 0, "copies": 0} | _figures(nbytes))
+    return rows
+
+
+def _witnessed(row: Mapping[str, Any], seen: dict[LegKey, int], looked: bool) -> dict[str, Any]:
+    """One row; takes what it uses out of `seen`."""
+    legs, arrived = [], None
+    for leg in row["legs"]:
+        key = (row["phase"], row["tensor"], row["src"], row["dst"], leg["src"], leg["dst"])
+        covered = looked and row["phase"] in _WITNESSED_PHASES
+        nbytes = seen.pop(key, 0) if covered else None
+        legs.append(leg | _figures(nbytes))
+        if leg["dst"] == row["dst"]:
+            arrived = nbytes
+    return {**row, "legs": legs} | _figures(arrived)
+
+
+def _figures(nbytes: int | None) -> dict[str, Any]:
+    """A witness's figures; it cannot see repeats, so it counts no copies."""
+    return {"observed_bytes": nbytes, "observed_copies": None, "witness": "none" if nbytes is None else "arrival"}

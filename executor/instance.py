@@ -1,0 +1,268 @@
+"""The program text's two ways to compute: everything on the device, or only the matmuls there (attention on the host).
+
+An instance belongs to one phase. It names the device, hands out rows, labels each operation and notes the sequence that
+was really called. Known limits: f32, batch 1; with attention on the host, one token a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from executor.device import Buffer
+from executor.events import Label
+from executor.machine import LAYERED, Machine
+from executor.transformer import Cache, Rows, Tensor, WeightSet
+from executor.weights import Weights
+from fleet.model import Model
+
+Phase = Literal["prefill", "decode"]
+Entry = tuple[str, int, str, tuple[int, ...]]
+"""(op, layer, tensor, shape less the token count) of one operation of the program text."""
+
+Program = Callable[..., None]
+"""A function body with the signature of `executor.transformer.transformer`."""
+
+Dispatch = Callable[..., None]
+"""(device, op, out, *operands, label=, **scalars), as `Backend.dispatch`."""
+
+F32 = npt.NDArray[np.float32]
+
+
+class BaseInstance:
+    """What both ways share: dimensions, the operations and the sequence in which they were called, the sampled id.
+
+    `entries` is the sequence of the current forward call; `top1_bits` the bits of the largest logit of the last call
+    that computed logits; `sampled` its index, the first on a tie.
+    """
+
+    weights: WeightSet
+    _next: Any
+    _logits: Any
+    _logits_row: Any
+    _scratch: Any
+    _tables: tuple[Any, Any]
+
+    def __init__(self, machine: Machine, phase: Phase, order: int, dispatch: Dispatch) -> None:
+        self.machine = machine
+        self.model = machine.model
+        self.phase: Phase = phase
+        self.order = order
+        self.device = machine.device_of(phase)
+        self.n_layers = self.model.n_layers
+        self.wants_logits = False
+        self.entries: list[Entry] = []
+        self.top1_bits = 0
+        self.sampled = -1
+        self._dispatch = dispatch
+        self._head = {"head_dim": self.model.head_dim}
+        self._heads = self._head | {"n_heads": self.model.n_heads, "n_kv_heads": self.model.n_kv_heads}
+        self._begin(-1, 1, False)
+
+    def forward(self, program: Program, kv: Cache, ids: Sequence[int], position: int, wants_logits: bool) -> int | None:
+        """One forward call of len(ids) tokens from `position` on; gives the sampled id where logits are wanted."""
+        raise NotImplementedError
+
+    def _begin(self, position: int, n_tokens: int, wants_logits: bool) -> None:
+        self.entries = []
+        self.wants_logits = wants_logits
+        self._position, self._n_tokens = position, n_tokens
+        self._label = self._label_of("")
+
+    def _label_of(self, tensor: str, layer: int = -1) -> Label:
+        return Label(self.phase, self.order, tensor, layer, self._position, self._n_tokens, self._position)
+
+    def _compute(self, op: str, out: Any, *operands: Any, **scalars: int) -> None:
+        """Any operation but a matmul, where this mode does it."""
+        raise NotImplementedError
+
+    def _beside(self, weight: Tensor) -> Any:
+        """The tensor where `_compute` reads it."""
+        return weight.data
+
+    def embed(self, x: Any, table: Tensor, tokens: Any) -> None:
+        self.entries.append(("embed", -1, table.name, table.shape))
+        self._compute("embed", x, self._beside(table), tokens)
+
+    def rmsnorm(self, out: Any, x: Any, weight: Tensor) -> None:
+        self.entries.append(("rmsnorm", weight.layer, weight.name, weight.shape))
+        self._compute("rmsnorm", out, x, self._beside(weight))
+
+    def rope(self, q: Any, k: Any, layer: int, position: int) -> None:
+        self.entries.append(("rope", layer, "", (q.shape[-1], k.shape[-1])))
+        self._compute("rope", q, k, *self._tables, pos0=position, **self._head)
+
+    def attention(self, out: Any, q: Any, k: Any, v: Any, layer: int, position: int) -> None:
+        self.entries.append(("attention", layer, "", (q.shape[-1], k.shape[-1])))
+        self._compute("attention", out, q, k, v, self._scratch, pos0=position, **self._heads)
+
+    def add(self, x: Any, y: Any, layer: int) -> None:
+        self.entries.append(("add", layer, "", x.shape[1:]))
+        self._compute("add", x, y)
+
+    def swiglu(self, h1: Any, h3: Any, layer: int) -> None:
+        self.entries.append(("swiglu", layer, "", h1.shape[1:]))
+        self._compute("swiglu", h1, h3)
+
+    def logits(self) -> Any:
+        return self._logits
+
+    def argmax(self, logits: Any) -> None:
+        self.entries.append(("argmax", -1, "", logits.shape[1:]))
+        self._compute("argmax", self._next, self._logits_row)
+
+
+class DeviceInstance(BaseInstance):
+    """attention: device. Every row lies in the device's arena; only token ids cross."""
+
+    def __init__(self, machine: Machine, phase: Phase, order: int, dispatch: Dispatch) -> None:
+        super().__init__(machine, phase, order, dispatch)
+        self.weights = _weight_set(machine, lambda name: self._buffer(f"weights/{name}"), _layer_of_buffer)
+        self._tokens = self._buffer("act/tokens")
+        self._next = self._buffer("act/next")
+        self._logits = self._buffer("act/logits").reshape(1, self.model.vocab_size)
+        self._logits_row = self._logits.at(0)
+        self._scratch = self._buffer("act/att")
+        self._tables = (self._buffer("work/rope_cos"), self._buffer("work/rope_sin"))
+        self._rows: dict[int, Rows] = {}
+        self._next_on_device = False
+        self._compute("rope_table", *self._tables, **self._head)
+
+    def _buffer(self, name: str) -> Buffer:
+        return self.machine.buffer(self.device, name)
+
+    def forward(self, program: Program, kv: Cache, ids: Sequence[int], position: int, wants_logits: bool) -> int | None:
+        """See the base class. The ids go up unless they are the one that this phase sampled last on the device."""
+        self._begin(position, len(ids), wants_logits)
+        tokens = self._next if self._next_on_device else self._upload(ids)
+        program(self, self.weights, kv, tokens, position)
+        if not wants_logits:
+            return None
+        sampled = np.empty(1, np.int32)
+        self.machine.backend.copy_d2h(self.device, self._next, sampled, self._label_of("next_token"))
+        self._next_on_device = True
+        self.sampled = int(sampled[0])
+        self.top1_bits = int(self._logits_row.array.view(np.uint32)[self.sampled])
+        return self.sampled
+
+    def _upload(self, ids: Sequence[int]) -> Buffer:
+        tokens = self._tokens.view(0, len(ids))
+        self.machine.backend.copy_h2d(self.device, np.array(ids, np.int32), tokens, self._label_of("tokens"))
+        return tokens
+
+    def rows(self) -> Rows:
+        n_tokens = self._n_tokens
+        if n_tokens not in self._rows:
+            widths = _widths(self.model)
+            of = {name: self._buffer(f"act/{name}").reshape(n_tokens, width) for name, width in widths.items()}
+            self._rows[n_tokens] = Rows(**of)
+        return self._rows[n_tokens]
+
+    def at(self, cache: Buffer, position: int) -> Buffer:
+        return cache.view(position, self._n_tokens)
+
+    def last(self, x: Buffer) -> Buffer:
+        return x.view(self._n_tokens - 1, 1)
+
+    def matmul(self, out: Buffer, x: Buffer, weight: Tensor) -> None:
+        self.entries.append(("matmul", weight.layer, weight.name, weight.shape))
+        label = self._label_of(weight.name, weight.layer)
+        self._dispatch(self.device, "matmul", out, x, weight.data, label=label)
+
+    def _compute(self, op: str, out: Any, *operands: Any, **scalars: int) -> None:
+        self._dispatch(self.device, op, out, *operands, label=self._label, **scalars)
+
+
+class HostInstance(BaseInstance):
+    """attention: host. Host arrays throughout; a matmul stages its input up and its output down around the dispatch.
+
+    Token by token, logits at every position. A weight's data is (buffer on the device or None, host array).
+    """
+
+    def __init__(self, machine: Machine, phase: Phase, order: int, dispatch: Dispatch, source: Weights) -> None:
+        super().__init__(machine, phase, order, dispatch)
+        from executor.kernels import run_op
+
+        self._compute = run_op  # type: ignore[method-assign]  # one call less in the hot path
+        self.weights = _weight_set(machine, lambda name: self._both_places(name, source), _layer_of_both)
+        self._act = {name: machine.buffer(self.device, f"act/{name}") for name in ("in", "out")}
+        self._staging: dict[tuple[str, int], Buffer] = {}
+        self._rows = Rows(**{name: np.zeros((1, width), np.float32) for name, width in _widths(self.model).items()})
+        self._logits = np.zeros((1, self.model.vocab_size), np.float32)
+        self._logits_row = self._logits[0]
+        self._next = np.zeros(1, np.int32)
+        positions = machine.cache(f"host:{phase}", phase, "k").shape[1]
+        self._scratch = np.zeros((self.model.n_heads, positions), np.float32)
+        table = (machine.orders.workload.positions, self.model.head_dim // 2)
+        self._tables = (np.zeros(table, np.float32), np.zeros(table, np.float32))
+        self._compute("rope_table", *self._tables, **self._head)
+
+    def _both_places(self, name: str, source: Weights) -> tuple[Buffer | None, Any]:
+        return self.machine.buffers[self.device].get(f"weights/{name}"), source.tensor(name)
+
+    def _beside(self, weight: Tensor) -> Any:
+        return weight.data[1]
+
+    def forward(self, program: Program, kv: Cache, ids: Sequence[int], position: int, wants_logits: bool) -> int | None:
+        """See the base class. One token a call; logits are computed at every position."""
+        self._begin(position, 1, True)
+        program(self, self.weights, kv, np.array(ids, np.int32), position)
+        self.sampled = int(self._next[0])
+        self.top1_bits = int(self._logits_row.view(np.uint32)[self.sampled])
+        return self.sampled if wants_logits else None
+
+    def rows(self) -> Rows:
+        return self._rows
+
+    def at(self, cache: F32, position: int) -> F32:
+        return cache[position : position + 1]
+
+    def last(self, x: F32) -> F32:
+        return x
+
+    def matmul(self, out: F32, x: F32, weight: Tensor) -> None:
+        self.entries.append(("matmul", weight.layer, weight.name, weight.shape))
+        act_in, act_out = self._stage("in", x.shape[1]), self._stage("out", out.shape[1])
+        backend = self.machine.backend
+        backend.copy_h2d(self.device, x, act_in, self._label_of("act_in", weight.layer))
+        label = self._label_of(weight.name, weight.layer)
+        self._dispatch(self.device, "matmul", act_out, act_in, weight.data[0], label=label)
+        backend.copy_d2h(self.device, act_out, out, self._label_of("act_out", weight.layer))
+
+    def _stage(self, name: str, width: int) -> Buffer:
+        if (name, width) not in self._staging:
+            self._staging[name, width] = self._act[name].reshape(1, width)
+        return self._staging[name, width]
+
+
+def _widths(model: Model) -> dict[str, int]:
+    return dict.fromkeys(("x", "xb", "xb2", "q"), model.dim) | dict.fromkeys(("hb", "hb2"), model.hidden_dim)
+
+
+def _weight_set(machine: Machine, find: Callable[[str], Any], layer_of: Callable[[Any, int], Any]) -> WeightSet:
+    """The named tensors as `find` gives them, split by layer."""
+    by_name: dict[str, Any] = {}
+    for spec in machine.model.tensors:
+        if spec.role == "unread":
+            continue
+        data = find(spec.name)
+        if spec.name in LAYERED:
+            layers = range(spec.shape[0])
+            by_name[spec.name] = tuple(Tensor(spec.name, i, spec.shape[1:], layer_of(data, i)) for i in layers)
+        else:
+            by_name[spec.name] = Tensor(spec.name, -1, spec.shape, data)
+    classifier = by_name[machine.model.classifier_name]
+    by_name.pop("wcls", None)
+    return WeightSet(classifier=classifier, **by_name)
+
+
+def _layer_of_buffer(data: Buffer, layer: int) -> Buffer:
+    return data.at(layer)
+
+
+def _layer_of_both(data: tuple[Buffer | None, Any], layer: int) -> tuple[Buffer | None, Any]:
+    buffer, array = data
+    return None if buffer is None else buffer.at(layer), array[layer]

@@ -1,0 +1,232 @@
+"""Events -> counted bytes per edge. A fold with no access to any predicted number.
+
+Rows are fixed int64, version 1; text (tensor names, ends of a row) is kept once, in a table that the `op` column points
+into. The ledger counts what buffers said of themselves; whether bytes arrived is the witnesses' affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from executor.events import Copied, Dispatched, Event
+from fleet.errors import LedgerOverflowError
+
+LEDGER_VERSION = 1
+COLUMNS = ("seq", "phase", "order", "op", "src", "dst", "layer", "pos0", "n_pos", "bytes", "passes")
+PHASES = ("stage", "prefill", "handoff", "decode")
+
+_PER_PASS_ROWS = {("prefill", "tokens"), ("decode", "next_token")} | {
+    (phase, tensor) for phase in ("prefill", "decode") for tensor in ("act_in", "act_out", "logits")
+}
+_SEQ, _PHASE, _ORDER, _OP, _SRC, _DST, _LAYER, _POS0, _N_POS, _BYTES, _PASSES = range(len(COLUMNS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A device as the ledger words it: `ordinal` and `uuid` as the backend knows them. Any other end is a host."""
+
+    id: str
+    kind: str
+    topology_id: int
+    ordinal: int | None = None
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """What a row's `op` stands for: a matmul on `src`, or one leg of the row `row_src` -> `row_dst`."""
+
+    phase: str
+    kind: str
+    tensor: str
+    src: str
+    dst: str
+    row_src: str
+    row_dst: str
+
+
+class Ledger:
+    """Preallocated rows, written by `hear` in the order of events. Raises LedgerOverflowError when they are full."""
+
+    def __init__(self, capacity: int, places: Sequence[Place]) -> None:
+        self._rows: npt.NDArray[np.int64] = np.empty((capacity, len(COLUMNS)), np.int64)
+        self._count = 0
+        self._places: Mapping[str, Place] = {place.id: place for place in places}
+        self._ends: dict[str, int] = {}
+        self._ops: list[_Op] = []
+        self._copy_codes: dict[tuple[str, ...], tuple[int, int, int, int]] = {}
+        self._dispatch_codes: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """The rows written so far, (n, 11) int64, columns as COLUMNS names them; `passes` counts forward passes."""
+        return self._rows[: self._count]
+
+    @property
+    def ops(self) -> tuple[_Op, ...]:
+        """What the `op` column points into."""
+        return tuple(self._ops)
+
+    def hear(self, event: Event) -> None:
+        """Write the row of a copy or of a matmul; other events move nothing."""
+        if isinstance(event, Dispatched):
+            if event.op == "matmul":
+                self._dispatched(event)
+        elif isinstance(event, Copied):
+            self._copied(event)
+
+    def _dispatched(self, event: Dispatched) -> None:
+        label = event.label
+        key = (label.phase, event.device, label.tensor)
+        codes = self._dispatch_codes.get(key)
+        if codes is None:
+            op = _Op(label.phase, "matmul", label.tensor, event.device, event.device, event.device, event.device)
+            codes = self._dispatch_codes[key] = (PHASES.index(label.phase), self._new_op(op), self._end(event.device))
+        phase, op_code, device = codes
+        self._write(phase, label.order, op_code, device, device, label.layer, label.pos0, label.n_pos, 0, label.n_pos)
+
+    def _copied(self, event: Copied) -> None:
+        label = event.label
+        key = (label.phase, event.kind, label.tensor, event.src, event.dst, label.row_src, label.row_dst)
+        codes = self._copy_codes.get(key)
+        if codes is None:
+            src, dst = event.src, event.dst
+            op = _Op(
+                label.phase, self._leg_kind(event.kind, src, dst), label.tensor, src, dst,
+                label.row_src or src, label.row_dst or dst,
+            )  # fmt: skip
+            codes = (PHASES.index(label.phase), self._new_op(op), self._end(src), self._end(dst))
+            self._copy_codes[key] = codes
+        phase, op_code, src_code, dst_code = codes
+        passes = label.n_pos if label.step >= 0 else 0
+        self._write(
+            phase, label.order, op_code, src_code, dst_code, label.layer, label.pos0, label.n_pos, event.nbytes, passes
+        )
+
+    def _write(self, *values: int) -> None:
+        count = self._count
+        if count == len(self._rows):
+            raise LedgerOverflowError(f"the ledger holds {count:,} rows and a further event came; make it larger")
+        self._rows[count] = (count, *values)
+        self._count = count + 1
+
+    def _new_op(self, op: _Op) -> int:
+        self._ops.append(op)
+        return len(self._ops) - 1
+
+    def _end(self, name: str) -> int:
+        return self._ends.setdefault(name, len(self._ends))
+
+    def _leg_kind(self, kind: str, src: str, dst: str) -> str:
+        """A peer copy between a GPU and a CPU device is, to the driver, an up or a down copy."""
+        kinds = [self._places[end].kind if end in self._places else "host" for end in (src, dst)]
+        if kind != "p2p" or kinds[0] == kinds[1] or "cpu" not in kinds:
+            return kind
+        return "h2d" if kinds[0] == "cpu" else "d2h"
+
+    def waybill_rows(self, prompt_tokens: int, passes: Mapping[str, int]) -> list[dict[str, Any]]:
+        """The rows of the contract's waybill, in order of first appearance, each with its legs.
+
+        A row's bytes are those that reached its end: the legs that lead there. `payload_bytes` counts the positions
+        below `prompt_tokens` only; `per_pass` is there when each of the `passes` made (by phase) moved the same.
+        """
+        out = []
+        for (phase, tensor, src, dst), op_codes in self._grouped().items():
+            legs = [self._leg(code) for code in op_codes]
+            arrived = [leg for leg in legs if leg["dst"] == dst]
+            last = [code for code, leg in zip(op_codes, legs, strict=True) if leg["dst"] == dst]
+            row: dict[str, Any] = {"phase": phase, "tensor": tensor, "src": src, "dst": dst}
+            row |= {"kind": self._row_kind(src, dst), "legs": legs}
+            row["payload_bytes"] = sum(self._payload(code, prompt_tokens) for code in last)
+            row["bytes"] = sum(leg["bytes"] for leg in arrived)
+            row["copies"] = sum(leg["copies"] for leg in arrived)
+            out.append(row | _per_pass(row, passes.get(phase, 0)))
+        return out
+
+    def _grouped(self) -> dict[tuple[str, str, str, str], list[int]]:
+        groups: dict[tuple[str, str, str, str], list[int]] = {}
+        for code, op in enumerate(self._ops):
+            if op.kind != "matmul":
+                groups.setdefault((op.phase, op.tensor, op.row_src, op.row_dst), []).append(code)
+        return groups
+
+    def _of(self, op_code: int) -> npt.NDArray[np.int64]:
+        rows = self.rows
+        return np.compress(rows[:, _OP] == op_code, rows, axis=0)
+
+    def _leg(self, op_code: int) -> dict[str, Any]:
+        op, rows = self._ops[op_code], self._of(op_code)
+        nbytes = int(rows[:, _BYTES].sum())
+        return {"src": op.src, "dst": op.dst, "kind": op.kind, "link": None, "bytes": nbytes, "copies": len(rows)}
+
+    def _row_kind(self, src: str, dst: str) -> str:
+        if src == dst:
+            return "d2d"
+        ends = (src in self._places, dst in self._places)
+        return {(True, True): "p2p", (True, False): "d2h", (False, True): "h2d"}.get(ends, "h2h")
+
+    def _payload(self, op_code: int, prompt_tokens: int) -> int:
+        rows = self._of(op_code)
+        if self._ops[op_code].tensor not in ("k", "v"):
+            return int(rows[:, _BYTES].sum())
+        n_pos = np.maximum(rows[:, _N_POS], 1)
+        filled = np.clip(prompt_tokens - rows[:, _POS0], 0, n_pos)
+        return int((rows[:, _BYTES] // n_pos * filled).sum())
+
+    def edges(self) -> list[dict[str, Any]]:
+        """The sums of all legs by (src, dst, kind), sorted."""
+        sums: dict[tuple[str, str, str], list[int]] = {}
+        for code, op in enumerate(self._ops):
+            if op.kind != "matmul":
+                leg = self._leg(code)
+                held = sums.setdefault((op.src, op.dst, op.kind), [0, 0])
+                held[0] += leg["bytes"]
+                held[1] += leg["copies"]
+        return [
+            {"src": src, "dst": dst, "kind": kind, "bytes": nbytes, "copies": copies}
+            for (src, dst, kind), (nbytes, copies) in sorted(sums.items())
+        ]
+
+    def _matmuls(self) -> npt.NDArray[np.int64]:
+        matmuls = [code for code, op in enumerate(self._ops) if op.kind == "matmul"]
+        return self.rows[np.isin(self.rows[:, _OP], matmuls)]
+
+    def dispatches(self) -> list[dict[str, Any]]:
+        """The matmuls in order, run-length coded by phase and device: one stray dispatch makes an entry of its own.
+
+        `first_step` and `last_step` number forward passes from 0, both inclusive.
+        """
+        rows = self._matmuls()
+        if not len(rows):
+            return []
+        keys = rows[:, (_PHASE, _SRC)]
+        starts = np.concatenate(([0], np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1, [len(rows)]))
+        return [self._run_of(rows[first:last]) for first, last in pairwise(starts)]
+
+    def _run_of(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+        device = next(name for name, code in self._ends.items() if code == rows[0, _SRC])
+        place = self._places[device]
+        return {
+            "phase": PHASES[rows[0, _PHASE]],
+            "device": device,
+            "topology_id": place.topology_id,
+            "ordinal": place.ordinal,
+            "uuid": place.uuid,
+            "count": len(rows),
+            "first_step": int(rows[0, _POS0]),
+            "last_step": int((rows[:, _POS0] + rows[:, _N_POS] - 1).max()),
+        }
+
+
+def _per_pass(row: Mapping[str, Any], passes: int) -> dict[str, Any]:
+    if (row["phase"], row["tensor"]) not in _PER_PASS_ROWS or not passes:
+        return {}
+    if row["bytes"] % passes or row["copies"] % passes or row["copies"] < passes:
+        return {}
+    return {"per_pass": {"bytes": row["bytes"] // passes, "copies": row["copies"] // passes}}

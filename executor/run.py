@@ -1,0 +1,272 @@
+"""Orders + weights + backend -> RunFacts. Carries out the steps in the sequence listed; decides, predicts nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from executor.check_orders import check_orders
+from executor.device import Backend
+from executor.discovery import load_backend
+from executor.events import Event
+from executor.facts import RunFacts, StrayReport
+from executor.hands import Hands
+from executor.instance import Phase
+from executor.ledger import Ledger, Place
+from executor.machine import Machine, build_machine
+from executor.observers.residency import high_water_marks
+from executor.recorder import Recorder
+from executor.weights import Weights
+from executor.witnessing import Lookout
+from fleet.errors import DescriptionError
+from planner.orders import Orders, Step
+
+__all__ = ["Executor", "Guard"]
+
+BOS = 1
+OBSERVERS = ("arrival", "residency")
+_SKIPPABLE = ("handoff",)
+_SPARE_ROWS = 4096
+
+
+class Guard(Protocol):
+    """Who may be touched: told before each step which arenas are party to it, and when the witnesses look."""
+
+    def enter(self, machine: Machine, phase: str, order: int, parties: frozenset[str]) -> None: ...
+    def step(self, number: int) -> None: ...
+    def look(self, machine: Machine) -> None: ...
+
+
+class Executor:
+    """A machine built from orders, and requests run on it one after the other.
+
+    Each `run` poisons every arena anew (or, `memory="zeroed"`, clears it) and stages the weights again, so nothing of
+    the last request is left. `hands` is where a fault is put in on purpose; `observers` are the witnesses that look;
+    `without` may hold `handoff`: the device-to-device copies are then left out. Raises DescriptionError when orders and
+    weights do not fit, BackendError when the device does not do what it should; nothing stays allocated then.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        weights: Weights,
+        backend: type[Backend] | str = "numba",
+        *,
+        hands: Hands | None = None,
+        observers: Collection[str] = OBSERVERS,
+        without: Collection[str] = (),
+        memory: Literal["poisoned", "zeroed"] = "poisoned",
+        guard: Guard | None = None,
+    ) -> None:
+        _known("observers", observers, OBSERVERS)
+        _known("without", without, _SKIPPABLE)
+        check_orders(orders, weights.model)
+        self.orders, self.weights = orders, weights
+        self.hands = Hands() if hands is None else hands
+        self._observers, self._without, self._memory, self._guard = observers, without, memory, guard
+        self._request = 0
+        self._lookout: Lookout | None = None
+        backend_class = load_backend(backend) if isinstance(backend, str) else backend
+        self.machine = build_machine(orders, weights.model, backend_class, self._ignore, self._request)
+        self.hands.attach(self.machine, weights, self._hear)
+        self.machine.backend.listener = self.hands.hear
+        physical = {entry["device"]: entry for entry in self.machine.backend.physical_devices()}
+        self._places = [
+            Place(
+                id=d.id,
+                kind=d.kind,
+                topology_id=d.topology_id,
+                ordinal=d.index,
+                uuid=physical.get(d.id, {}).get("uuid"),
+            )
+            for d in orders.devices
+        ]
+        self.ledger = Ledger(0, self._places)
+        self._recorder = Recorder()
+
+    def _ignore(self, event: Event) -> None:
+        """Buffers are placed before the first request; no row comes of it."""
+
+    def _hear(self, event: Event) -> None:
+        self.ledger.hear(event)
+        if self._lookout is not None:
+            self._lookout.witness.hear(event)
+
+    def run(self) -> RunFacts:
+        """One request from poisoned memory to facts. May be called again; closes the machine when anything fails."""
+        try:
+            return self._run()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give everything back. Closing twice is harmless."""
+        self.machine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self) -> RunFacts:
+        self._reset()
+        looked: set[str] = set()
+        for order, step in enumerate(self.orders.steps):
+            if step.op == "prefill":
+                self._look("stage", looked)
+            elif step.op == "decode":
+                self._look("handoff", looked)
+            self._enter(order, step)
+            self._step(order, step)
+        self._look("handoff", looked)
+        return self._facts()
+
+    def _reset(self) -> None:
+        self._request += 1
+        if self._guard is not None:
+            self._guard.look(self.machine)
+        self.ledger = Ledger(self._ledger_rows(), self._places)
+        self._recorder = Recorder()
+        self.machine.backend.poison(self._request)
+        if self._memory == "zeroed":
+            for arena in self.machine.backend.arenas().values():
+                arena.fill(0)
+        self._lookout = Lookout(self.machine) if "arrival" in self._observers else None
+        if self._lookout is not None:
+            self._lookout.before(zeroed=self._memory == "zeroed")
+        self.hands.prepare()
+
+    def _ledger_rows(self) -> int:
+        """Room for every event that the orders can cause, and as much again for those that they do not list."""
+        orders, work = self.orders, self.orders.workload
+        layers = self.weights.model.n_layers
+        matmuls = (7 * layers + 1) * work.passes * (3 if work.attention == "host" else 1)
+        handoff = sum(layers * work.positions * 2 for step in orders.steps if step.op == "handoff")
+        return 2 * (len(orders.steps) + matmuls + 2 * work.passes + min(handoff, 1 << 22)) + _SPARE_ROWS
+
+    def _step(self, order: int, step: Step) -> None:
+        if step.op == "stage":
+            assert step.tensor is not None
+            self.hands.stage(order, step.tensor, step.dst)
+        elif step.op == "prefill":
+            self._prefill(order)
+        elif step.op == "decode":
+            self._decode(order)
+        elif step.mode in ("up", "down") or "handoff" not in self._without:
+            self.hands.handoff(order, step)
+
+    def _enter(self, order: int, step: Step) -> None:
+        if self._guard is None:
+            return
+        parties = {step.dst}
+        if step.op == "handoff" and step.src is not None:
+            parties |= {step.src, "host:bounce"} if step.mode == "staged" else {step.src}
+        elif step.op in ("prefill", "decode"):
+            parties.add(self.machine.cache_arena(step.op))
+        self._guard.enter(self.machine, step.op, order, frozenset(parties))
+
+    def _look(self, after: str, looked: set[str]) -> None:
+        if self._lookout is None or after in looked:
+            return
+        looked.add(after)
+        if self._guard is not None:
+            self._guard.look(self.machine)
+        if after == "stage":
+            self._lookout.after_stage()
+        else:
+            self._lookout.after_handoff()
+
+    def _prefill(self, order: int) -> None:
+        """min(P, N) passes; fewer when the prompt itself holds a BOS: llama2.c stops at a forced one too."""
+        work = self.orders.workload
+        prompt = list(work.prompt_ids or ())
+        passes = min(len(prompt), work.passes)
+        passes = next((i for i in range(1, passes) if prompt[i] == BOS), passes)
+        self._recorder.tokens = prompt[: passes + 1]
+        instance, cache = self.hands.instance("prefill", order), self.hands.cache("prefill")
+        for first in range(0, passes, work.prefill_chunk):
+            ids = prompt[first : min(first + work.prefill_chunk, passes)]
+            began = self._pass_begins(first)
+            last = first + len(ids) == len(prompt)
+            sampled = self.hands.forward(instance, cache, ids, first, last)
+            self._recorder.call(instance, len(ids), began)
+            if last and sampled is not None:
+                self._chosen(sampled)
+
+    def _decode(self, order: int) -> None:
+        recorder, work = self._recorder, self.orders.workload
+        if recorder.tokens[-1] == BOS and len(recorder.tokens) > 1:
+            return
+        instance, cache = self.hands.instance("decode", order), self.hands.cache("decode")
+        for position in range(work.prompt_tokens, work.passes):
+            began = self._pass_begins(position)
+            sampled = self.hands.forward(instance, cache, recorder.tokens[-1:], position, True)
+            recorder.call(instance, 1, began)
+            assert sampled is not None
+            self._chosen(sampled)
+            if sampled == BOS:
+                return
+
+    def _pass_begins(self, number: int) -> float:
+        if self._guard is not None:
+            self._guard.step(number)
+        return time.perf_counter()
+
+    def _chosen(self, token: int) -> None:
+        self._recorder.tokens.append(token)
+        self._recorder.generated.append(token)
+
+    def _facts(self) -> RunFacts:
+        recorder, work, backend = self._recorder, self.orders.workload, self.machine.backend
+        stopped: Literal["steps", "bos"] = "bos" if recorder.tokens[-1] == BOS and len(recorder.tokens) > 1 else "steps"
+        witness = None if self._lookout is None else self._lookout.witness
+        high_water = high_water_marks(backend.arenas()) if "residency" in self._observers else {}
+        return RunFacts(
+            backend=backend.name,
+            tier=backend.tier,
+            physical_devices=tuple(backend.physical_devices()),
+            tokens=tuple(recorder.tokens),
+            generated_tokens=tuple(recorder.generated),
+            n_prompt_tokens=work.prompt_tokens,
+            stopped=stopped,
+            passes=dict(recorder.passes),
+            dispatches=tuple(self.ledger.dispatches()),
+            program={phase: tuple(recorder.program(phase)) for phase in _PHASES},
+            logits_top1_bits=tuple(recorder.top1_bits),
+            waybill=tuple(self.ledger.waybill_rows(work.prompt_tokens, recorder.passes)),
+            edges=tuple(self.ledger.edges()),
+            observed=None if witness is None else dict(witness.observed),
+            arrivals=None if witness is None else tuple(witness.digests),
+            resident=high_water,
+            stray=StrayReport(accesses=0, detail="") if self._guard is not None else None,
+            rates={
+                "prefill_tok_s": recorder.tokens_per_second("prefill"),
+                "decode_tok_s": recorder.tokens_per_second("decode"),
+                "llama2c_tok_s": recorder.llama2c_tokens_per_second(),
+            },
+            settings={
+                "attention": work.attention,
+                "kv_extent": work.kv_extent,
+                "layout": work.layout,
+                "positions": work.positions,
+                "prefill_chunk": work.prefill_chunk,
+                "memory": self._memory,
+                "without": sorted(self._without),
+                "observers": sorted(self._observers),
+                "isolated": self._guard is not None,
+                "threads": 1,
+            },
+        )
+
+
+_PHASES: tuple[Phase, ...] = ("prefill", "decode")
+
+
+def _known(what: str, given: Collection[str], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise DescriptionError.at("run", what, f"{name!r} is not known; use {', '.join(known)}")
