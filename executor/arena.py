@@ -115,6 +115,11 @@ class Arena:
         self._open()
         return np.ndarray(shape, NUMPY_DTYPES[dtype], self._bytes, offset)
 
+    def snapshot(self) -> npt.NDArray[np.uint32]:
+        """A copy of every whole word below the fence: what the memory holds, past all copies of the ABI."""
+        self._open()
+        return self._bytes.view(np.uint32)[: self.fence // 4].copy()
+
     def allocate(self, name: str, nbytes: int, align: int = 4) -> int:
         """Place a block of `nbytes` bytes on a multiple of `align`; gives its offset.
 
