@@ -113,9 +113,8 @@ def run_isolated(
     options: dict[str, Any] = {"hands": hands, "observers": observers, "without": without, "memory": memory}
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of forking beside threads: the child takes no lock of theirs
+        # Of forking beside threads: the child takes no lock of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         os.close(ours)
