@@ -182,9 +182,9 @@ def _judge(answer: bytes, status: int, page: mmap.mmap, names: list[str]) -> Iso
     where = f"{_PHASES[phase]}, order {order}" + (f", pass {step}" if step >= 0 else "")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        name = signal.Signals(number).name
         if number not in _STRAY_SIGNALS or not phase:
-            raise BackendError(f"the isolated request was killed by {name}{f' in {where}' if phase else ''}")
+            raise BackendError(f"the isolated request was killed by signal {number}{f' in {where}' if phase else ''}")
+        name = signal.Signals(number).name
         closed = ", ".join(name for bit, name in enumerate(names) if mask >> bit & 1) or "none"
         detail = f"{name} in {where}: memory outside the step was touched; closed to it: {closed}"
         stray = StrayReport(
@@ -200,12 +200,10 @@ def _judge(answer: bytes, status: int, page: mmap.mmap, names: list[str]) -> Iso
         raise BackendError(f"the isolated request ended without an answer (exit status {os.WEXITSTATUS(status)})")
     kind, value = pickle.loads(answer)  # from our own child, over our own pipe
     if kind == "facts":
-        return Isolated(
-            facts=value, stray=StrayReport(accesses=0, detail="every arena was closed but to its own steps")
-        )
+        return Isolated(facts=value, stray=value.stray)
     error = getattr(fleet.errors, kind, None)
-    if isinstance(error, type) and issubclass(error, BackendError):
-        raise error(value)
     if kind == "DescriptionError":
         raise fleet.errors.DescriptionError.at("run", "", value)
+    if isinstance(error, type) and issubclass(error, KvWaybillError):
+        raise error(value)
     raise BackendError(f"the isolated request failed: {value}")

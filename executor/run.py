@@ -29,6 +29,7 @@ BOS = 1
 OBSERVERS = ("arrival", "residency")
 _SKIPPABLE = ("handoff",)
 _SPARE_ROWS = 4096
+_NO_STRAY = "each arena was closed to every step that it is no party to"
 
 
 class Guard(Protocol):
@@ -242,7 +243,7 @@ class Executor:
             observed=None if witness is None else dict(witness.observed),
             arrivals=None if witness is None else tuple(witness.digests),
             resident=high_water,
-            stray=StrayReport(accesses=0, detail="") if self._guard is not None else None,
+            stray=StrayReport(accesses=0, detail=_NO_STRAY) if self._guard is not None else None,
             rates={
                 "prefill_tok_s": recorder.tokens_per_second("prefill"),
                 "decode_tok_s": recorder.tokens_per_second("decode"),
