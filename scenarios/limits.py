@@ -37,9 +37,13 @@ _UNWITNESSED = "No witness looked: every figure of the run is the program's own 
 
 def attention_of(document: Document) -> str | None:
     """The attention mode that a plan's orders or a run's settings state; None when neither does."""
-    orders = document.get("orders") or {}
-    mode = (orders.get("workload") or {}).get("attention") or (document.get("settings") or {}).get("attention")
-    return mode if mode in _ATTENTION else None
+    places = (
+        (document.get("orders") or {}).get("workload"),
+        (document.get("inputs") or {}).get("workload"),
+        document.get("settings"),
+    )
+    modes = [place.get("attention") for place in places if isinstance(place, dict)]
+    return next((mode for mode in modes if isinstance(mode, str) and mode in _ATTENTION), None)
 
 
 def plan_limits(attention: str | None) -> list[str]:
@@ -67,14 +71,10 @@ def comparison_limits(a: Document, b: Document) -> list[str]:
     """Limits of setting two documents side by side."""
     kinds = tuple(str(document["schema"]).split("/")[1] for document in (a, b))
     if kinds == ("plan", "plan"):
-        return [
-            "Two plans: nothing ran. The first stands as predicted, the second as observed.",
-            *plan_limits(attention_of(a)),
-        ]
+        first = "Two plans: nothing ran. The first stands as predicted, the second as observed."
+        return [first, *plan_limits(attention_of(a))]
     if kinds == ("run", "run"):
-        first = (
-            "Two runs: the first stands as predicted, the second as observed; their own witnesses do not count here."
-        )
+        first = "Two runs: the first stands as predicted, the second as observed; their witnesses do not count here."
         return [first, *run_limits(attention_of(b), b["tier"], witnesses_of(b))]
     limits = run_limits(attention_of(a), b["tier"], witnesses_of(b))
     if b["plan_id"] is not None and b["plan_id"] != a["id"]:
@@ -82,11 +82,11 @@ def comparison_limits(a: Document, b: Document) -> list[str]:
     return limits
 
 
-def proof_limits(attention: str | None, tier: str) -> list[str]:
+def proof_limits(plan: Document, run: Document) -> list[str]:
     """Limits of a proof: it shows this request on this machine, and that the listed sabotages are caught."""
     return [
         "A proof covers this request and the sabotages listed; each check is shown able to fail, not to be complete.",
-        *run_limits(attention, tier, {"arrival"} if tier == "emulated" else frozenset()),
+        *run_limits(attention_of(plan), run["tier"], witnesses_of(run)),
     ]
 
 

@@ -1,0 +1,69 @@
+"""`kvwaybill scenario list|show|schema`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from scenarios.cli.console import Console
+from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the group."""
+    group = new_app("Scenario files: what is shipped, what one says, and the schema.")
+    app.add_typer(group, name="scenario")
+    _register_list(group)
+    _register_show(group)
+    _register_schema(group)
+
+
+def _print(console: Console, output: Format, document: dict[str, Any], text: str) -> int:
+    if output is Format.json:
+        console.document(document)
+    else:
+        console.result(text)
+    return YES
+
+
+def _register_list(group: typer.Typer) -> None:
+    @command(group, "list")
+    def list_(console: Console, output: FormatOption = Format.text) -> int:
+        """The shipped scenarios."""
+        from scenarios.limits import scenario_limits
+        from scenarios.report import scenarios_text
+        from scenarios.scenario import scenario_rows
+
+        limits = scenario_limits()
+        document = {"schema": "kvwaybill/scenarios/1", "scenarios": scenario_rows(), "limits": limits}
+        return _print(console, output, document, scenarios_text(document, color=console.color))
+
+
+def _register_show(group: typer.Typer) -> None:
+    @command(group, "show")
+    def show(
+        console: Console,
+        scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A file, or the name of a shipped one.")],
+        output: FormatOption = Format.text,
+    ) -> int:
+        """What a scenario asks for, after its file was checked. Code 2 tells every fault in it."""
+        from dataclasses import asdict
+
+        from scenarios.limits import scenario_limits
+        from scenarios.report import scenario_text_of
+        from scenarios.scenario import load_scenario
+
+        asked = {key: value for key, value in asdict(load_scenario(scenario)).items() if value is not None}
+        document = {"schema": "kvwaybill/scenario-report/1", "asked": asked, "limits": scenario_limits()}
+        return _print(console, output, document, scenario_text_of(document, color=console.color))
+
+
+def _register_schema(group: typer.Typer) -> None:
+    @command(group, "schema")
+    def schema(console: Console) -> int:
+        """The JSON Schema of a scenario file."""
+        from scenarios.scenario import scenario_schema
+
+        console.document(scenario_schema())
+        return YES
