@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import struct
 
 _ASK = "give a llama2.c checkpoint (version 0 or 1, float) or a Hugging Face config.json"
@@ -47,7 +48,14 @@ def _is_safetensors(head: bytes, size: int) -> bool:
 
 
 def _is_text(head: bytes) -> bool:
-    return all(byte >= 0x20 or byte in b"\t\n\r\f" for byte in head)
+    if any(byte < 0x20 and byte not in b"\t\n\r\f" for byte in head):
+        return False
+    try:
+        # Incremental: the head may end within a character.
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_tokenizer(head: bytes, size: int) -> bool:
