@@ -20,10 +20,11 @@ os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import config
 
 from executor.arena import NUMPY_DTYPES
 from executor.ops import check_positions, check_shapes, op_spec, ordered_scalars
-from fleet.errors import BackendError
+from fleet.errors import BackendError, BackendUnavailableError
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -34,6 +35,18 @@ _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
 _EPSILON = np.float32(1e-5)
 _ROPE_BASE = np.float32(10000.0)
+
+
+def require_c_library_math() -> None:
+    """Raise BackendUnavailableError when numba was loaded, before this module, with a vector math library."""
+    if getattr(config, "USING_SVML", False):
+        raise BackendUnavailableError(
+            "numba was loaded with a vector math library, whose exp is not the C library's to the bit; "
+            "set NUMBA_DISABLE_INTEL_SVML=1 in the environment"
+        )
+
+
+require_c_library_math()
 
 
 def _compiled(function: F) -> F:
@@ -240,8 +253,10 @@ def run_op(op: str, *arrays: npt.NDArray[Any], **scalars: int) -> None:
     check_shapes(op, tuple(a.shape for a in arrays), dtypes, values[1:] if "pos0" in scalars else values)
     if "pos0" in scalars:
         check_positions(op, scalars["pos0"], arrays[0].shape[0], arrays[2].shape[0])
-    written = op_spec(op).written
-    call_kernel(op, [_plain(op, a, i < written) for i, a in enumerate(arrays)], values)
+    spec = op_spec(op)
+    if spec.distinct and any(np.may_share_memory(arrays[0], other) for other in arrays[1:]):
+        raise BackendError(f"{op}: the output overlaps an operand")
+    call_kernel(op, [_plain(op, a, i < spec.written) for i, a in enumerate(arrays)], values)
 
 
 def _plain(op: str, array: npt.NDArray[Any], written: bool) -> npt.NDArray[Any]:
