@@ -152,7 +152,7 @@ def load_tokenizer(path: str | None, vocab_size: int, source: str = "the model")
         raise DescriptionError.at(
             source,
             "tokenizer",
-            f"has {vocab_size:,} pieces and no tokenizer was given; pass llama2.c's tokenizer file with --tokenizer",
+            f"is missing: the vocabulary has {vocab_size:,} pieces; pass llama2.c's tokenizer file with --tokenizer",
         )
     handle, size = open_regular(path)
     with handle:
