@@ -174,6 +174,21 @@ def test_add_and_swiglu_have_the_bits_of_the_oracle(n_tokens: int, n: int, seed:
     assert_same_bits(gated, a * sigmoid * b)
 
 
+def test_exp_is_single_precision_over_a_wide_sweep() -> None:
+    # expf and exp rounded to f32 differ in about one value of a thousand, so only a sweep tells them apart
+    n = 20_000
+    values = np.linspace(-20, 20, n, dtype=np.float32).reshape(1, n)
+    gated, k, att = values.copy(), np.ascontiguousarray(np.repeat(values.T, 2, axis=1)), np.empty((1, n), np.float32)
+    run_op("swiglu", gated, np.ones_like(values))
+    sigmoid = np.array([ONE / (ONE + expf(-value)) for value in values[0]], np.float32)
+    assert_same_bits(gated[0], values[0] * sigmoid)
+    q = np.array([[1, 0]], np.float32)
+    run_op("attention", np.empty_like(q), q, k, k, att, pos0=n - 1, n_heads=1, n_kv_heads=1, head_dim=2)
+    scores = values[0] / np.sqrt(np.float32(2))
+    weights = np.array([expf(score - scores.max()) for score in scores], np.float32)
+    assert_same_bits(att[0], weights / ordered_sum(weights))
+
+
 @pytest.mark.parametrize("op", ["matmul", "rmsnorm", "attention", "rope"])
 def test_tokens_together_give_the_bits_of_one_by_one(op: str) -> None:
     together, single = random(5, 4, 24), random(5, 4, 24)
