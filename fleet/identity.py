@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+ID_PATTERN = r"[A-Za-z0-9._/:-]{1,64}"
 MAX_INDEX = 99
 FIRST_HASHED_ID = 3000
 HASHED_IDS = 2147480648

@@ -29,7 +29,7 @@ _SOLD_AND_REPORTED = {
     "rtx-4090": ("24 GiB", "24564 MiB"),
     "l40s": ("48 GiB", "46068 MiB"),
 }
-_LISTED = 6
+_LISTED = 4
 
 
 def warnings_of(fleet: Fleet, arches: Mapping[str, str | None], undeclared_runtime: list[str]) -> tuple[str, ...]:

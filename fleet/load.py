@@ -85,7 +85,8 @@ class _Input:
         """A path of fleet.yaml as a path of the text itself."""
         if not self.is_report:
             return path
-        return tuple(NATIVE_NAMES.get(step, step) if isinstance(step, str) else step for step in path)
+        figure = path.index("declared") if "declared" in path else len(path)
+        return tuple(NATIVE_NAMES.get(step, step) if isinstance(step, str) else step for step in path[:figure])
 
     def line(self, path: Path) -> int:
         return self.document.at(self.path(path))[0]

@@ -5,14 +5,18 @@ Works on the plain data, tolerant of what is misshapen (`fleet.schema` tells tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from fleet.identity import MAX_INDEX, collisions, index_in_id, kind_in_id, topology_id
+from fleet.errors import MAX_FAULTS_TOLD
+from fleet.identity import ID_PATTERN, MAX_INDEX, collisions, index_in_id, kind_in_id, topology_id
 from fleet.yaml_source import Path, field_name, nearest, printable
 
 DEFAULT_HOST = "host"
+KINDS = ("gpu", "cpu", "npu")
 
 Told = tuple[Path, str, bool]
 Line = Callable[[Path], int]
@@ -41,19 +45,24 @@ class _Check:
     line: Line
     told: list[Told] = field(default_factory=list)
     owners: dict[str, Path] = field(default_factory=dict)
-    hosts: list[str] = field(default_factory=list)
+    hosts: dict[str, None] = field(default_factory=dict)
+    hints: int = 0
     seats: list[_Seat] = field(default_factory=list)
 
     def tell(self, path: Path, message: str) -> None:
         self.told.append((path, message, False))
 
-    def claim(self, seen: dict[Any, Path], key: Any, path: Path, what: str) -> None:
-        """Tells a fault when `key` was claimed before."""
-        if key in seen:
-            first = seen[key]
-            self.tell(path, f"{what} of {field_name(first)} too, at line {self.line(first)}; give each its own")
-        else:
-            seen[key] = path
+    def claim(self, seen: dict[Any, Path], key: Any, path: Path, what: str, mend: str = "give each its own") -> bool:
+        """Whether `key` was free; tells a fault when it was claimed before."""
+        first = seen.setdefault(key, path)
+        if first is not path:
+            self.tell(path, f"{what} of {field_name(first)} too, at line {self.line(first)}; {mend}")
+        return first is path
+
+    def hint(self, word: str, known: Iterable[str]) -> str:
+        """`; did you mean ...?`, for as many faults as are ever told: each search walks over all of `known`."""
+        self.hints += 1
+        return nearest(word, known) if self.hints <= MAX_FAULTS_TOLD else ""
 
 
 def check(data: dict[str, Any], line: Line) -> list[Told]:
@@ -76,6 +85,12 @@ def rows(data: Any, section: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield position, row
 
 
+def _some(names: Iterable[str]) -> str:
+    """The first few names, for a message."""
+    first = list(islice(names, 9))
+    return ", ".join(printable(name) for name in first[:8]) + (" ..." if len(first) > 8 else "")
+
+
 def _ids(state: _Check) -> None:
     for section in ("hosts", "devices"):
         for position, row in rows(state.data, section):
@@ -83,9 +98,9 @@ def _ids(state: _Check) -> None:
             if isinstance(name, str):
                 state.claim(state.owners, name, (section, position, "id"), f"{printable(name)} is the id")
                 if section == "hosts":
-                    state.hosts.append(name)
+                    state.hosts[name] = None
     if not isinstance(state.data.get("hosts"), list) or not state.data["hosts"]:
-        state.hosts.append(DEFAULT_HOST)
+        state.hosts[DEFAULT_HOST] = None
         if DEFAULT_HOST in state.owners:
             state.tell(state.owners[DEFAULT_HOST], "is the id of the host, which a file without hosts has; rename it")
 
@@ -112,7 +127,7 @@ def _default_memory(state: _Check, memories: Any, default: Any, path: Path) -> N
         return
     names = [m["name"] for m in memories if isinstance(m, dict) and isinstance(m.get("name"), str)]
     if isinstance(default, str) and names and default not in names:
-        state.tell((*path, "default_memory"), f"{printable(default)} is no memory here{nearest(default, names)}")
+        state.tell((*path, "default_memory"), f"{printable(default)} is no memory here{state.hint(default, names)}")
     if default is None and len(memories) > 1:
         example = f"default_memory: {printable(names[0])}" if names else "default_memory:"
         state.tell(path, f"has {len(memories)} memories and no default_memory; add e.g. {example}")
@@ -159,8 +174,8 @@ def _sku_of(state: _Check, row: dict[str, Any], skus: dict[str, Any], path: Path
     if not isinstance(name, str):
         return None
     if name not in skus:
-        known = f" (skus: {', '.join(sorted(skus))})" if 0 < len(skus) <= 12 else ""
-        state.tell((*path, "sku"), f"{printable(name)} is no sku of this file{nearest(name, skus)}{known}")
+        known = f" (skus: {_some(skus)})" if skus else ""
+        state.tell((*path, "sku"), f"{printable(name)} is no sku of this file{state.hint(name, skus)}{known}")
         return None
     return skus[name] if isinstance(skus[name], dict) else None
 
@@ -169,13 +184,14 @@ def _host_of(state: _Check, row: dict[str, Any], path: Path) -> str | None:
     host = row.get("host")
     if host is None:
         if len(state.hosts) == 1:
-            return state.hosts[0]
-        state.tell(path, f"needs host: one of {', '.join(state.hosts[:8])}")
+            return next(iter(state.hosts))
+        state.tell(path, f"needs host: one of {_some(state.hosts)}")
         return None
     if isinstance(host, str) and host not in state.hosts:
-        known = ", ".join(state.hosts[:8])
+        known = _some(state.hosts)
         state.tell(
-            (*path, "host"), f"{printable(host)} is no host of this file{nearest(host, state.hosts)} (hosts: {known})"
+            (*path, "host"),
+            f"{printable(host)} is no host of this file{state.hint(host, state.hosts)} (hosts: {known})",
         )
         return None
     return host if isinstance(host, str) else None
@@ -213,6 +229,8 @@ def _places(state: _Check) -> None:
     """Two devices of one kind on one host need two indices; topology ids must differ."""
     taken: dict[Any, Path] = {}
     for seat in state.seats:
+        if state.owners[seat.id] != (*seat.path, "id"):
+            continue
         if seat.index is not None and seat.kind is not None and seat.host is not None:
             path = (*seat.path, "index") if state.data["devices"][seat.position].get("index") else (*seat.path, "id")
             what = f"index {seat.index} of {seat.kind} on {printable(seat.host)} is that"
@@ -226,16 +244,13 @@ def _places(state: _Check) -> None:
         state.tell(places[second], f"has the topology id {number} of {first}; rename one of them")
 
 
-KINDS = ("gpu", "cpu", "npu")
-
-
-def is_one_node(hosts: Any) -> bool:
+def is_one_node(hosts: Iterable[str | None]) -> bool:
     """Whether these hosts of devices are all the same one."""
     return len(set(hosts)) <= 1
 
 
 def _links(state: _Check) -> None:
-    known = [*state.owners, *(host for host in state.hosts if host not in state.owners)]
+    known = [name for name in {**state.owners, **state.hosts} if re.fullmatch(ID_PATTERN, name, re.ASCII)]
     hosts = set(state.hosts)
     seen: dict[Any, Path] = {}
     for position, row in rows(state.data, "links"):
@@ -243,7 +258,7 @@ def _links(state: _Check) -> None:
         ends = (row.get("from"), row.get("to"))
         for key, end in zip(("from", "to"), ends, strict=True):
             if isinstance(end, str) and end not in state.owners and end not in hosts:
-                state.tell((*path, key), f"{printable(end)} is no device or host of this file{nearest(end, known)}")
+                state.tell((*path, key), f"{printable(end)} is no device or host of this file{state.hint(end, known)}")
         if not all(isinstance(end, str) for end in ends):
             continue
         if ends[0] == ends[1]:
@@ -256,7 +271,6 @@ def _links(state: _Check) -> None:
         kind = row.get("kind")
         ways = [ends, ends[::-1]] if row.get("bidirectional") == "true" else [ends]
         for way in ways:
-            before = len(state.told)
-            state.claim(seen, (*way, kind), path, f"{way[0]} -> {way[1]} ({printable(str(kind))}) is the link")
-            if len(state.told) > before:
+            what = f"{way[0]} -> {way[1]} ({printable(str(kind))}) is the link"
+            if not state.claim(seen, (*way, kind), path, what, "remove one, or write its lanes as count"):
                 break

@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
 from fleet import figures
+from fleet.identity import ID_PATTERN
 from fleet.machine import UNKNOWN, Quantity
 from fleet.units import PS_PER_SECOND, UnitError, parse_bytes, parse_rate, parse_seconds, parse_utilization
 from fleet.yaml_source import Path, nearest, printable
@@ -33,7 +34,6 @@ SCHEMA = "kvwaybill/fleet/1"
 MAX_LATENCY = 1000 * PS_PER_SECOND
 """Below this the JSON number `latency_s` carries picoseconds exactly."""
 MAX_PLAIN_INT = 1_000_000
-ID_PATTERN = r"[A-Za-z0-9._/:-]{1,64}"
 
 
 def _refuse(message: str) -> PydanticCustomError:

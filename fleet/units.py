@@ -104,7 +104,7 @@ def _bounded(value: int, text: str) -> int:
 def _unknown_unit(text: str, unit: str, units: dict[str, int], example: str) -> str:
     if unit == "":
         return f"{_quoted(text)}: unit missing; write e.g. {example}"
-    if re.match(r"[.0-9eE+_,-]", unit):
+    if not re.match(r"[A-Za-z\u00b5\u03bc]", unit) or re.match(r"[eE][+-]?[0-9]", unit):
         return f"{_quoted(text)} is no quantity; write a plain number and a unit, e.g. {example}"
     if re.fullmatch(r"[kKMGTP]?i?(b|bit|bits|bps|b/s|bit/s)", unit):
         hint = (

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -107,10 +107,10 @@ def printable(text: str, limit: int = 40) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
 
 
-def nearest(word: str, known: Any) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean gpu:1?` for the nearest of `known`, or nothing."""
-    close = get_close_matches(word[:120], [name for name in known if isinstance(name, str)], n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = get_close_matches(word[:120], list(known), n=1, cutoff=0.6)
+    return f"; did you mean {printable(close[0])}?" if close else ""
 
 
 def read_text(path: str) -> str:
