@@ -180,15 +180,15 @@ def _too_small(device: Device, footprint: ArenaFootprint, budget: DeviceBudget, 
     assert budget.capacity_bytes is not None
     assert budget.budget_bytes is not None
     over_capacity = footprint.total_bytes > budget.capacity_bytes
-    code = "EXCEEDS_CAPACITY" if over_capacity else "EXCEEDS_BUDGET"
-    available = budget.capacity_bytes if over_capacity else budget.budget_bytes
+    available = budget.budget_bytes
     line = short_line(footprint, available)
-    what = "its capacity" if over_capacity else f"its budget of {_percent(utilization)} of {budget.capacity_bytes:,} B"
+    why = "more than the whole capacity" if over_capacity else "which fits the capacity but not the budget"
     return Reason(
-        code=code, severity="error", device=device.id, line=line, needed_bytes=footprint.total_bytes,
-        available_bytes=available,
-        message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs {footprint.total_bytes:,} B"
-        f" and {what} leaves {available:,} B; the line that no longer fits is {line} ({device.where})",
+        code="EXCEEDS_CAPACITY" if over_capacity else "EXCEEDS_BUDGET", severity="error", device=device.id, line=line,
+        needed_bytes=footprint.total_bytes, available_bytes=available,
+        message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs {footprint.total_bytes:,} B,"
+        f" {why}; the budget is {available:,} B ({_percent(utilization)} of {budget.capacity_bytes:,} B, less reserve);"
+        f" the line that no longer fits is {line} ({device.where})",
     )  # fmt: skip
 
 

@@ -18,6 +18,9 @@ from planner.request import with_passes
 
 _STEP = 10_000
 """A suggested utilization has four decimals."""
+_PHASES = ("decode", "prefill")
+_MOST_DEVICES = 64
+"""Devices tried in place of one: a whole fleet is `place`'s affair."""
 _ROUNDS = 8
 """A repaired fleet may show a next fault; each round mends one kind."""
 
@@ -65,7 +68,7 @@ def _together(admission: Admission) -> Iterator[Change]:
 
 def candidates(admission: Admission) -> Iterator[Change]:
     """Changes worth trying, in order of preference. Not all of them are admitted."""
-    for source in (_utilization, _positions, _batch, _passes, _devices, _pools, _capacities, _links):
+    for source in (_utilization, _positions, _batch, _passes, _devices, _pools, _capacities, _links, _one_device):
         yield from source(admission)
 
 
@@ -151,16 +154,35 @@ def _largest(low: int, high: int, ask_for: Callable[[int], Ask]) -> int | None:
 
 
 def _devices(admission: Admission) -> Iterator[Change]:
-    """Another device for one phase; or both phases on one device, which needs no peer at all."""
-    ask = admission.ask
-    for phase in ("decode", "prefill"):
-        before = getattr(ask.placement, phase)
-        others = [d.id for d in ask.fleet.devices if d.id != before]
-        others.sort(key=lambda name: name in ask.placement.devices)  # a third device before giving up the split
-        for name in others[:64]:
-            placement = Placement(**{"prefill": ask.placement.prefill, "decode": ask.placement.decode, phase: name})
-            document = {"flag": f"--{phase}", "from": before, "to": name}
-            yield Change(document=document, ask=replace(ask, placement=placement))
+    """Swapped roles, or a third device for one phase: the request stays split."""
+    ask, placed = admission.ask, admission.ask.placement
+    if placed.is_oracle:
+        return
+    swapped = Placement(prefill=placed.decode, decode=placed.prefill)
+    flags = [{"flag": f"--{phase}", "from": getattr(placed, phase), "to": getattr(swapped, phase)} for phase in _PHASES]
+    yield Change(document={**flags[0], "and": flags[1:]}, ask=replace(ask, placement=swapped))
+    others = [d.id for d in ask.fleet.devices if d.id not in placed.devices]
+    for phase in _PHASES:
+        for name in others[:_MOST_DEVICES]:
+            yield _moved(admission, phase, name)
+
+
+def _one_device(admission: Admission) -> Iterator[Change]:
+    """Both phases on one device: it needs no peer, but it is no split any more; so it comes last."""
+    placed = admission.ask.placement
+    if not placed.is_oracle:
+        yield _moved(admission, "decode", placed.prefill)
+        yield _moved(admission, "prefill", placed.decode)
+        return
+    for name in [d.id for d in admission.ask.fleet.devices if d.id != placed.prefill][:_MOST_DEVICES]:
+        yield from (_moved(admission, phase, name) for phase in _PHASES)
+
+
+def _moved(admission: Admission, phase: str, name: str) -> Change:
+    placed = admission.ask.placement
+    placement = Placement(**{"prefill": placed.prefill, "decode": placed.decode, phase: name})
+    document = {"flag": f"--{phase}", "from": getattr(placed, phase), "to": name}
+    return Change(document=document, ask=replace(admission.ask, placement=placement))
 
 
 def _pools(admission: Admission) -> Iterator[Change]:

@@ -44,7 +44,9 @@ def explain(plan: Document, subject: str | None) -> list[Derivation]:
         return _memory(plan, None) + _rows(plan, None) + _reasons(plan, None)
     if subject in CODES:
         found = _reasons(plan, subject)
-        return found or [Derivation(subject=subject, formula=f"{CODES[subject]} This plan has no such reason.", bytes=None)]
+        return found or [
+            Derivation(subject=subject, formula=f"{CODES[subject]} This plan has no such reason.", bytes=None)
+        ]
     if "->" in subject:
         src, _, dst = subject.partition("->")
         found = _rows(plan, (src.strip(), dst.strip()))
@@ -104,7 +106,9 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
     parts = " + ".join(f"{nbytes:,}" for nbytes in resident.values())
     out = [
         Derivation(
-            subject=f"{device} rounding", formula="to the next whole granule of the arena, once", bytes=entry["rounding_bytes"]
+            subject=f"{device} rounding",
+            formula="to the next whole granule of the arena, once",
+            bytes=entry["rounding_bytes"],
         ),
         Derivation(
             subject=f"{device} total",
@@ -219,3 +223,15 @@ def explanation_document(plan: Document, derivations: list[Derivation]) -> Docum
         ],
         "limits": plan.get("limits") or [],
     }
+
+
+def explanation_text(plan: Document, derivations: list[Derivation]) -> str:
+    """The derivations for people: one figure a paragraph."""
+    from fleet.units import format_bytes
+
+    lines = [f"plan {str(plan.get('id'))[:12]}, {plan['verdict']}", ""]
+    for derivation in derivations:
+        figure = "" if derivation.bytes is None else f" = {format_bytes(derivation.bytes)}"
+        broken = "" if derivation.follows else "   DOES NOT FOLLOW from its parts"
+        lines += [f"{derivation.subject}{figure}{broken}", f"    {derivation.formula}"]
+    return "\n".join([*lines, "", "limits:", *(f"  {limit}" for limit in plan.get("limits") or [])])

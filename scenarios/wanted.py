@@ -6,7 +6,7 @@ Nothing is decided here: files are read, a prompt is encoded, defaults are chose
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.load import load_fleet
@@ -206,3 +206,30 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
 
 def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(canonical(document)).hexdigest()
+
+
+def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
+    """The question of a scenario, or of the command line alone; `words` given there stand for the scenario's.
+
+    A prompt in words stands for a count and the reverse; steps for new_tokens and the reverse; another prompt, model,
+    tokenizer or step count drops the scenario's reference tokens, which were those of its own request.
+    """
+    if scenario is None:
+        return Wanted(**words)
+    from scenarios.scenario import load_scenario
+
+    wanted = load_scenario(scenario)
+    for given, replaced in _REPLACES.items():
+        if given in words:
+            wanted = replace(wanted, **dict.fromkeys(replaced, None))
+    return replace(wanted, **words)
+
+
+_REPLACES: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt_tokens", "expect"),
+    "prompt_tokens": ("prompt", "expect"),
+    "steps": ("new_tokens",),
+    "new_tokens": ("steps",),
+    "model": ("expect",),
+    "tokenizer": ("expect",),
+}

@@ -136,7 +136,7 @@ _Version = Annotated[
 def global_options(
     quiet: _Quiet = False, no_color: _NoColor = False, debug: _Debug = False, version: _Version = False
 ) -> None:
-    STATE.quiet, STATE.no_color, STATE.debug = quiet, no_color, debug
+    STATE.quiet, STATE.no_color, STATE.debug = quiet, no_color, STATE.debug or debug
 
 
 def main(make_app: Callable[[], typer.Typer], arguments: Sequence[str] | None = None) -> int:
@@ -159,6 +159,7 @@ def main(make_app: Callable[[], typer.Typer], arguments: Sequence[str] | None = 
 
 
 def _run(make_app: Callable[[], typer.Typer], arguments: list[str]) -> int:
+    STATE.debug = "--debug" in arguments  # also for a failure before the options are parsed
     try:
         entry = typer.main.get_command(make_app())
         return _answered(entry(arguments, prog_name="kvwaybill", standalone_mode=False))
@@ -209,7 +210,8 @@ def _failed(words: str, code: int) -> int:
         import traceback
 
         traceback.print_exc(file=sys.stderr)
-    return _said(f"error: {words}", code)
+    # Several faults stand one a line, each with its own file:line:column for editors to jump to.
+    return _said(words if "\n" in words else f"error: {words}", code)
 
 
 def _said(words: str, code: int) -> int:

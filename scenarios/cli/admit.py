@@ -1,0 +1,99 @@
+"""`kvwaybill admit`: the verdict, with exact bytes, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from scenarios.cli import options as opt
+from scenarios.cli.console import Console
+from scenarios.cli.frame import Format, FormatOption, command, exit_code, exit_code_of, wrong_use
+
+PlanOut = Annotated[
+    str | None, typer.Option("--plan-out", metavar="PLAN.json", help="Write the plan here, if it is admitted.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @command(app, "admit")
+    def admit(
+        console: Console,
+        scenario: Annotated[
+            str | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file or shipped name.")
+        ] = None,
+        fleet: opt.FleetOption = None,
+        model: opt.ModelOption = None,
+        tokenizer: opt.TokenizerOption = None,
+        prompt: opt.PromptOption = None,
+        prompt_tokens: opt.PromptTokensOption = None,
+        prefill: opt.PrefillOption = None,
+        decode: opt.DecodeOption = None,
+        new_tokens: opt.NewTokensOption = None,
+        steps: opt.StepsOption = None,
+        positions: opt.PositionsOption = None,
+        batch: opt.BatchOption = None,
+        weights_dtype: opt.WeightsDtypeOption = None,
+        kv_dtype: opt.KvDtypeOption = None,
+        kv_extent: opt.ExtentOption = None,
+        block_size: opt.BlockSizeOption = None,
+        attention: opt.AttentionOption = None,
+        layout: opt.LayoutOption = None,
+        prefill_chunk: opt.ChunkOption = None,
+        utilization: opt.UtilizationOption = None,
+        tp: opt.TensorParallelOption = None,
+        plan_out: PlanOut = None,
+        output: FormatOption = Format.text,
+    ) -> int:
+        """Admit or refuse a placement, with reasons and exact bytes. 0 admitted, 1 refused, 2 wrong input, 3 unverified."""
+        opt.check_parallel(tp)
+        words = opt.given(
+            model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill, decode=decode,
+            new_tokens=new_tokens, steps=steps, positions=positions, batch=batch, weights_dtype=weights_dtype,
+            kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size), attention=attention, layout=layout,
+            prefill_chunk=prefill_chunk, utilization=utilization,
+        )  # fmt: skip
+        plans = _plans(scenario, fleet or [], words)
+        _print(console, plans, output)
+        if plan_out is not None:
+            _write(console, plans, plan_out)
+        return exit_code_of([plan["verdict"] for plan in plans])
+
+
+def _plans(scenario: str | None, fleets: list[str], words: dict[str, Any]) -> list[dict[str, Any]]:
+    from scenarios.planning import make_plan
+    from scenarios.wanted import prepare, wanted_of
+
+    if scenario is None and not fleets:
+        wrong_use("name a SCENARIO, or a --fleet (kvwaybill scenario list, kvwaybill fleet catalog)")
+    if fleets.count("-") > 1:
+        wrong_use("only one fleet can come from stdin")
+    questions = [wanted_of(scenario, words | {"fleet": fleet}) for fleet in fleets] or [wanted_of(scenario, words)]
+    return [make_plan(prepare(question)) for question in questions]
+
+
+def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> None:
+    for plan in plans:
+        for warning in plan["warnings"]:
+            console.warn(warning)
+    if output is Format.json:
+        document = plans[0] if len(plans) == 1 else {"schema": "kvwaybill/admissions/1", "plans": plans}
+        console.document(document)
+        return
+    from scenarios.report import plan_text
+
+    console.result("\n".join(plan_text(plan, color=console.color) for plan in plans))
+
+
+def _write(console: Console, plans: list[dict[str, Any]], path: str) -> None:
+    from scenarios.documents import write_document
+
+    if len(plans) > 1:
+        wrong_use("--plan-out takes the plan of one fleet")
+    if exit_code(plans[0]["verdict"]) != 0:
+        console.note(f"{plans[0]['verdict']}: no plan was written to {path}")
+        return
+    write_document(path, plans[0])
+    console.note(f"plan written to {path}; run it with: kvwaybill run {path}")

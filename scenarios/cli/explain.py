@@ -1,0 +1,36 @@
+"""`kvwaybill explain`: how any number of a plan came about."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scenarios.cli.console import Console
+from scenarios.cli.frame import NO, YES, Format, FormatOption, command
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @command(app, "explain")
+    def explain(
+        console: Console,
+        plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="A plan; `-` reads stdin.")],
+        subject: Annotated[
+            str | None, typer.Argument(metavar="[DEVICE|EDGE|CODE]", help="gpu:1, gpu:0->gpu:1, EXCEEDS_BUDGET, ...")
+        ] = None,
+        output: FormatOption = Format.text,
+    ) -> int:
+        """How a plan's numbers came about. 0 when each follows from its parts, 1 when one does not."""
+        from scenarios.documents import read_document
+        from scenarios.explain import explain as derive
+        from scenarios.explain import explanation_document, explanation_text
+
+        document = read_document(plan, ("plan",))
+        derivations = derive(document, subject)
+        if output is Format.json:
+            console.document(explanation_document(document, derivations))
+        else:
+            console.result(explanation_text(document, derivations))
+        return YES if all(derivation.follows for derivation in derivations) else NO

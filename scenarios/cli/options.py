@@ -1,0 +1,86 @@
+"""The options that say what is asked, shared by the commands that ask; and how they become a question."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+FleetOption = Annotated[
+    list[str] | None,
+    typer.Option("--fleet", metavar="F", help="Fleet file, shipped name, or `-` for stdin. Repeat to compare fleets."),
+]
+OneFleet = Annotated[str | None, typer.Option("--fleet", metavar="F", help="Fleet file or shipped name.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="M", help="llama2.c .bin, or config.json (or its folder). Default: the embedded one."
+    ),
+]
+TokenizerOption = Annotated[str | None, typer.Option("--tokenizer", metavar="T", help="llama2.c tokenizer .bin.")]
+PromptOption = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt in words.")]
+PrefillOption = Annotated[str | None, typer.Option("--prefill", metavar="D", help="Device of the prefill phase.")]
+DecodeOption = Annotated[str | None, typer.Option("--decode", metavar="D", help="Device of the decode phase.")]
+StepsOption = Annotated[
+    int | None, typer.Option("--steps", metavar="N", help="Forward passes, prompt included; 0 = the model's seq_len.")
+]
+NewTokensOption = Annotated[
+    int | None, typer.Option("--new-tokens", "--osl", metavar="N", help="Tokens to sample; never cut.")
+]
+PromptTokensOption = Annotated[
+    int | None, typer.Option("--prompt-tokens", "--isl", metavar="N", help="A count of prompt tokens, BOS included.")
+]
+PositionsOption = Annotated[
+    int | None,
+    typer.Option("--positions", "--max-model-len", metavar="N", help="Positions a KV cache is allocated for."),
+]
+BatchOption = Annotated[int | None, typer.Option("--batch", "--max-num-seqs", metavar="N", help="Sequences at once.")]
+WeightsDtypeOption = Annotated[
+    str | None, typer.Option("--weights-dtype", metavar="T", help="fp32, bf16, fp16 or fp8; default as stored.")
+]
+KvDtypeOption = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="fp32, bf16, fp16 or fp8.")]
+ExtentOption = Annotated[
+    str | None, typer.Option("--kv-extent", metavar="E", help="What the handoff moves: filled, allocated or blocks:N.")
+]
+BlockSizeOption = Annotated[
+    int | None, typer.Option("--block-size", metavar="N", help="Short for --kv-extent blocks:N.")
+]
+AttentionOption = Annotated[str | None, typer.Option("--attention", metavar="A", help="device or host.")]
+LayoutOption = Annotated[
+    str | None, typer.Option("--layout", metavar="L", help="Layout of weights on the device: plain.")
+]
+ChunkOption = Annotated[
+    int | None, typer.Option("--prefill-chunk", metavar="N", help="Positions a prefill call computes (device mode).")
+]
+UtilizationOption = Annotated[
+    str | None,
+    typer.Option("--utilization", "--gpu-memory-utilization", metavar="X", help="Share of capacity that may be used."),
+]
+TensorParallelOption = Annotated[
+    int | None, typer.Option("--tp", metavar="N", help="Tensor parallel degree; only 1: nothing is split here.")
+]
+BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it: numba.")]
+
+
+def extent_of(kv_extent: str | None, block_size: int | None) -> str | None:
+    """`--block-size N` is `--kv-extent blocks:N`; giving both is wrong use."""
+    from scenarios.cli.frame import wrong_use
+
+    if block_size is None:
+        return kv_extent
+    if kv_extent is not None:
+        wrong_use("--block-size and --kv-extent exclude each other; keep one")
+    return f"blocks:{block_size}"
+
+
+def check_parallel(degree: int | None) -> None:
+    """Workers of several GPUs are not priced in this version; saying nothing would price them wrongly."""
+    from scenarios.cli.frame import wrong_use
+
+    if degree not in (None, 1):
+        wrong_use(f"--tp {degree}: workers of several GPUs are not priced in this version; leave it at 1")
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Only what was given on the command line."""
+    return {key: value for key, value in values.items() if value is not None}

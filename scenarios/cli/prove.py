@@ -1,0 +1,105 @@
+"""`kvwaybill prove`: split, oracle, sabotages; checks x sabotages; an evidence folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from scenarios.cli import options as opt
+from scenarios.cli.console import Console
+from scenarios.cli.frame import Format, FormatOption, command, exit_code
+from scenarios.cli.run import not_admitted
+
+SaveDir = Annotated[
+    str | None, typer.Option("--save-dir", metavar="DIR", help="Folder for plan, runs and proof as JSON.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @command(app, "prove")
+    def prove(
+        console: Console,
+        scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Scenario file or shipped name.")],
+        backend: opt.BackendOption = "numba",
+        save_dir: SaveDir = None,
+        fleet: opt.OneFleet = None,
+        model: opt.ModelOption = None,
+        tokenizer: opt.TokenizerOption = None,
+        prompt: opt.PromptOption = None,
+        steps: opt.StepsOption = None,
+        prefill: opt.PrefillOption = None,
+        decode: opt.DecodeOption = None,
+        attention: opt.AttentionOption = None,
+        kv_extent: opt.ExtentOption = None,
+        output: FormatOption = Format.text,
+    ) -> int:
+        """Run the split, the oracle and every sabotage. 0 proved, 1 not proved or refused, 3 cannot say."""
+        from scenarios.wanted import prepare, wanted_of
+
+        words = opt.given(
+            fleet=fleet, model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
+            attention=attention, kv_extent=kv_extent,
+        )  # fmt: skip
+        prepared = prepare(wanted_of(scenario, words))
+        if save_dir is not None:
+            _check_folder(save_dir)
+        from scenarios.prove import prove as make_proof
+
+        proof, plan = make_proof(prepared, backend=backend, progress=_progress(console))
+        if plan["verdict"] != "admitted":
+            return not_admitted(console, plan, output)
+        if save_dir is not None:
+            _save(save_dir, plan, proof)
+            console.note(f"evidence written to {save_dir}")
+        if output is Format.json:
+            console.document(proof)
+        else:
+            from scenarios.report import proof_text
+
+            console.result(proof_text(proof, color=console.color))
+        return exit_code(proof["verdict"])
+
+
+def _progress(console: Console) -> Callable[[str, int, int], None] | None:
+    """A line on the terminal that is rewritten; nothing where nobody looks."""
+    if console.quiet or not sys.stderr.isatty():
+        return None
+
+    def tell(what: str, done: int, parts: int) -> None:
+        filled = 24 * done // parts
+        bar = "#" * filled + "-" * (24 - filled)
+        end = "\r\x1b[K" if done == parts else ""
+        sys.stderr.write(f"\r\x1b[K[{bar}] {done}/{parts} {what}" if not end else end)
+        sys.stderr.flush()
+
+    return tell
+
+
+def _check_folder(path: str) -> None:
+    """Made now, so that minutes of work are not lost to a folder that cannot be written."""
+    from fleet.errors import DescriptionError
+    from scenarios.documents import check_writable
+
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        raise DescriptionError.at(path, "--save-dir", f"cannot be made: {words}") from error
+    check_writable(os.path.join(path, "proof.json"))
+
+
+def _save(path: str, plan: dict[str, Any], proof: dict[str, Any]) -> None:
+    from scenarios.documents import write_document, write_text
+    from scenarios.report import proof_text
+
+    write_document(os.path.join(path, "plan.json"), plan)
+    for name, run in proof["runs"].items():
+        write_document(os.path.join(path, f"run-{name.replace('_', '-')}.json"), run)
+    write_document(os.path.join(path, "proof.json"), proof)
+    write_text(os.path.join(path, "proof.txt"), proof_text(proof))

@@ -1,0 +1,117 @@
+"""`kvwaybill run`: carry an admitted plan out, and set observed bytes beside predicted ones."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from scenarios.cli import options as opt
+from scenarios.cli.console import Console
+from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_use
+
+RunOut = Annotated[str | None, typer.Option("--run-out", metavar="RUN.json", help="Write the run here as JSON.")]
+PathOption = Annotated[str, typer.Option("--path", metavar="P", help="How dispatches are made: dispatch (one by one).")]
+Without = Annotated[
+    str | None,
+    typer.Option("--without", metavar="handoff", help="Leave the device-to-device rows out, to see it matter."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @command(app, "run")
+    def run(
+        console: Console,
+        target: Annotated[
+            str, typer.Argument(metavar="SCENARIO|PLAN.json", help="What to run; `-` is a plan on stdin.")
+        ],
+        backend: opt.BackendOption = "numba",
+        path: PathOption = "dispatch",
+        without: Without = None,
+        run_out: RunOut = None,
+        fleet: opt.OneFleet = None,
+        model: opt.ModelOption = None,
+        tokenizer: opt.TokenizerOption = None,
+        prompt: opt.PromptOption = None,
+        steps: opt.StepsOption = None,
+        prefill: opt.PrefillOption = None,
+        decode: opt.DecodeOption = None,
+        attention: opt.AttentionOption = None,
+        kv_extent: opt.ExtentOption = None,
+        output: FormatOption = Format.text,
+    ) -> int:
+        """Run a scenario or a plan and compare with the prediction. 0 equal, 1 different or refused, 3 cannot say."""
+        if path != "dispatch":
+            wrong_use(f"--path {path}: this version runs --path dispatch only")
+        if without not in (None, "handoff"):
+            wrong_use(f"--without {without}: only the handoff can be left out")
+        words = opt.given(
+            fleet=fleet, model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
+            attention=attention, kv_extent=kv_extent,
+        )  # fmt: skip
+        plan, paths = planned(target, words)
+        if plan["verdict"] != "admitted":
+            return not_admitted(console, plan, output)
+        from scenarios.documents import check_writable, write_document
+        from scenarios.runner import run_and_compare, set_up
+
+        if run_out is not None:
+            check_writable(run_out)
+        bench = set_up(plan, backend=backend, **paths)
+        for warning in bench.warnings:
+            console.warn(warning)
+        document = run_and_compare(bench, without=() if without is None else (without,))
+        if run_out is not None:
+            write_document(run_out, document)
+        if output is Format.json:
+            console.document(document)
+        else:
+            from scenarios.report import run_text
+
+            console.result(run_text(document, color=console.color))
+        return exit_code(document["comparison"]["verdict"])
+
+
+PLAN_OVERRIDES = ("fleet", "model", "tokenizer", "prompt")
+"""What may be given beside a PLAN: paths, and a prompt of exactly P tokens. Anything else asks for another plan."""
+
+
+def planned(target: str, words: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(plan, paths to run it with) of a plan document, or of a scenario that is admitted now."""
+    if is_document(target):
+        from scenarios.documents import read_document
+
+        plan = read_document(target, ("plan",))
+        if others := [name for name in words if name not in PLAN_OVERRIDES]:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+            wrong_use(f"{flags}: a plan is fixed; admit again with other words")
+        return plan, words
+    from scenarios.planning import make_plan
+    from scenarios.wanted import prepare, wanted_of
+
+    return make_plan(prepare(wanted_of(target, words))), {}
+
+
+def is_document(target: str) -> bool:
+    """Whether the target is JSON (a plan) and not a scenario: by its first byte, `-` being a plan on stdin."""
+    if target == "-":
+        return True
+    try:
+        with open(target, "rb") as file:
+            return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+    except (OSError, ValueError):
+        return False
+
+
+def not_admitted(console: Console, plan: dict[str, Any], output: Format) -> int:
+    """Shows the refusal: only an admitted plan is run. The verdict's code."""
+    if output is Format.json:
+        console.document(plan)
+    else:
+        from scenarios.report import plan_text
+
+        console.result(plan_text(plan, color=console.color))
+    console.note(f"{plan['verdict']}: nothing was run")
+    return exit_code(plan["verdict"])

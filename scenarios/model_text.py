@@ -1,0 +1,87 @@
+"""What `model show` says: the contract's document of a model, and its text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet.errors import DescriptionError, Fault
+from fleet.model import DTYPE_BYTES, Model
+from fleet.units import format_bytes
+
+Document = dict[str, Any]
+BLOCK_TOKENS = 16
+"""vLLM's default block; policy."""
+MAX_CONTEXT = 2**40
+
+
+def model_document(model: Model, contexts: list[int], kv_dtype: str | None) -> Document:
+    """name, family, parameters, weights and KV bytes; null where the layout is not understood."""
+    faults = []
+    if kv_dtype is not None and (kv_dtype not in DTYPE_BYTES or kv_dtype == "int32"):
+        faults.append(
+            Fault(
+                source="command line",
+                field="--kv-dtype",
+                message=f"{kv_dtype!r} is unknown; use bf16, fp16, fp32 or fp8",
+            )
+        )
+    for context in contexts:
+        if not 1 <= context <= MAX_CONTEXT:
+            faults.append(
+                Fault(source="command line", field="--context", message=f"{context} is out of range; use 1 or more")
+            )
+    if faults:
+        raise DescriptionError(faults)
+    known = not model.unknown
+    dtype = kv_dtype or model.kv_dtype
+    per_token = 2 * model.n_layers * model.kv_dim * DTYPE_BYTES[dtype] if known else None
+    by_context = {
+        str(context): {
+            "window": None if per_token is None else per_token * context,
+            "full": None if per_token is None else per_token * context,
+        }
+        for context in contexts
+    }
+    return {
+        "schema": "kvwaybill/model/1",
+        "name": model.name,
+        "family": model.family,
+        "format": model.format,
+        "digest": model.digest,
+        "parameters": model.parameters if known else None,
+        "weights_bytes": sum(t.nbytes for t in model.tensors if t.role != "unread") if known else None,
+        "weights_dtype": model.weights_dtype if known else None,
+        "layers": [{"kind": "full", "count": model.n_layers}] if known else [],
+        "seq_len": model.seq_len if known else None,
+        "kv": {
+            "dtype": dtype,
+            "bytes_per_token": per_token,
+            "by_context": by_context,
+            "block_tokens": BLOCK_TOKENS,
+            "bytes_per_block": None if per_token is None else per_token * BLOCK_TOKENS,
+            "state_bytes_per_sequence": 0 if known else None,
+        },
+        "unknown": list(model.unknown),
+        "limits": [
+            "Checkpoint bytes: an engine may pad what it loads. KV bytes are those of one sequence on one device."
+        ],
+    }
+
+
+def model_text(document: Document) -> str:
+    """The document for people."""
+    kv = document["kv"]
+    lines = [f"{document['name']} ({document['family']}, {document['format']})"]
+    if document["unknown"]:
+        lines += ["unverified: nothing of it is priced", *(f"  {words}" for words in document["unknown"])]
+    else:
+        layers = ", ".join(f"{layer['count']} {layer['kind']}" for layer in document["layers"])
+        lines += [
+            f"  parameters   {document['parameters']:,}",
+            f"  weights      {format_bytes(document['weights_bytes'])} ({document['weights_dtype']})",
+            f"  layers       {layers}; {document['seq_len']:,} positions",
+            f"  kv a token   {format_bytes(kv['bytes_per_token'])} ({kv['dtype']})",
+            f"  kv a block   {format_bytes(kv['bytes_per_block'])} ({kv['block_tokens']} tokens)",
+        ]
+        lines += [f"  kv at {context:>6}  {format_bytes(held['full'])}" for context, held in kv["by_context"].items()]
+    return "\n".join([*lines, "", "limits:", *(f"  {limit}" for limit in document["limits"])])

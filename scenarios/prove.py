@@ -1,0 +1,218 @@
+"""The proof: the split run, the same request on one device, and every sabotage with the checks that it must trip.
+
+`proved` means: the honest run passes every check that applies, each sabotage fails the checks that it must and passes
+those that it must, and no required check is one that nothing here can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from executor.facts import StrayReport, run_document
+from executor.hands import Hands
+from executor.instance import Phase
+from executor.isolate import run_isolated
+from executor.transformer import Cache
+from fleet.errors import BackendError, InconclusiveError
+from fleet.placement import Placement
+from scenarios.case import Proof
+from scenarios.compare import compare
+from scenarios.documents import plan_id
+from scenarios.limits import proof_limits
+from scenarios.planning import make_plan
+from scenarios.runner import Bench, Memory, execute, plan_for, set_up
+from scenarios.sabotage import SABOTAGES, Material, Sabotage, Stale
+from scenarios.wanted import Prepared
+
+Document = dict[str, Any]
+Progress = Callable[[str, int, int], None]
+"""Told before each part: what begins, how many parts are done, how many there are."""
+
+_MEMORIES: tuple[Memory, ...] = ("poisoned", "zeroed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """One request made by certain hands: the run as it went, and what its isolated twin found."""
+
+    run: Document
+    deleted: dict[str, Document]
+
+
+def prove(prepared: Prepared, *, backend: str = "numba", progress: Progress | None = None) -> tuple[Document, Document]:
+    """(proof, plan). Raises InconclusiveError when the split is admitted but its oracle is not; `verdict` of a plan
+    that is not admitted is left to the caller, who gets it with an empty proof.
+    """
+    plan = make_plan(prepared)
+    if plan["verdict"] != "admitted":
+        return {}, plan
+    tell = progress or (lambda what, done, parts: None)
+    parts = len(SABOTAGES) + 3
+    tell("split", 0, parts)
+    bench = set_up(plan, backend=backend)
+    clean = _make(bench, None, _MEMORIES)
+    tell("oracle", 1, parts)
+    oracle_bench = set_up(_oracle_plan(prepared), backend=backend)
+    oracle = execute(oracle_bench)
+    tell("another prompt", 2, parts)
+    material = Material(stale=_stale_cache(bench), chosen=tuple(clean.run["generated_tokens"]))
+    comparison = compare(plan_for(bench), clean.run, proof=Proof(single_device=oracle, without_handoff=clean.deleted))
+    clean.run["comparison"] = comparison
+    oracle["comparison"] = compare(plan_for(oracle_bench), oracle)
+    matrix = []
+    for number, sabotage in enumerate(SABOTAGES):
+        tell(sabotage.name, number + 3, parts)
+        matrix.append(_try(sabotage, bench, clean, oracle, material, _applicable(comparison)))
+    tell("done", parts, parts)
+    return _proof(bench, clean, oracle, matrix), plan
+
+
+def _proof(bench: Bench, clean: Made, oracle: Document, matrix: list[Document]) -> Document:
+    comparison = clean.run["comparison"]
+    never = _never_failed(comparison, matrix)
+    return {
+        "schema": "kvwaybill/proof/1",
+        "verdict": _verdict([comparison, oracle["comparison"]], matrix, never),
+        "plan_id": bench.plan["id"],
+        "runs": {
+            "split": clean.run,
+            "single_device": oracle,
+            **{f"without_handoff_{memory}": run for memory, run in clean.deleted.items()},
+        },
+        "comparisons": [
+            {"name": "split", "comparison": comparison},
+            {"name": "single device", "comparison": oracle["comparison"]},
+        ],
+        "matrix": matrix,
+        "never_failed": never,
+        "limits": proof_limits(bench.orders.workload.attention, clean.run["tier"]),
+    }
+
+
+def _verdict(comparisons: list[Document], matrix: list[Document], never: list[str]) -> str:
+    verdicts = {comparison["verdict"] for comparison in comparisons}
+    if "different" in verdicts or any(row["verdict"] == "missed" for row in matrix):
+        return "not proved"
+    if "inconclusive" in verdicts:
+        return "inconclusive"
+    return "not proved" if never else "proved"
+
+
+def _applicable(comparison: Document) -> set[str]:
+    """The checks that the honest run was really put to."""
+    return {check["name"] for check in comparison["checks"] if check["result"] in ("passed", "failed")}
+
+
+def _never_failed(comparison: Document, matrix: Iterable[Document]) -> list[str]:
+    """Required checks that passed on the honest run and that no sabotage made fail."""
+    failed = {name for row in matrix for name in row["failed"]}
+    required = [c["name"] for c in comparison["checks"] if c["required"] and c["result"] == "passed"]
+    return [name for name in required if name not in failed]
+
+
+def _oracle_plan(prepared: Prepared) -> Document:
+    """The same request on one device: prefill's, or decode's where prefill's cannot hold two caches."""
+    asked = prepared.ask.placement
+    for device in asked.devices:
+        ask = replace(prepared.ask, placement=Placement(prefill=device, decode=device))
+        plan = make_plan(replace(prepared, ask=ask))
+        if plan["verdict"] == "admitted":
+            return plan
+    raise InconclusiveError(
+        f"neither {' nor '.join(asked.devices)} holds the whole request, so there is nothing to compare the split with;"
+        " ask for fewer steps"
+    )
+
+
+def _make(bench: Bench, hands: Callable[[], Hands] | None, memories: Iterable[Memory]) -> Made:
+    """The request in the open, its isolated twin for stray accesses, and again without its handoff on such memories."""
+    make = hands or Hands
+    run = execute(bench, hands=make())
+    isolated = run_isolated(bench.orders, bench.weights, bench.backend, hands=make())
+    run["stray"] = _stray(isolated.stray)
+    if isolated.facts is not None:
+        twin = run_document(isolated.facts)
+        if twin["tokens"] != run["tokens"] or twin["logits_top1_bits"] != run["logits_top1_bits"]:
+            run["stray"] = {"accesses": 1, "detail": "the isolated twin of the run came to other tokens or logits"}
+    deleted = {memory: execute(bench, hands=make(), without=("handoff",), memory=memory) for memory in memories}
+    return Made(run=run, deleted=dict(deleted))
+
+
+def _stray(report: StrayReport) -> Document:
+    return {"accesses": report.accesses, "detail": report.detail}
+
+
+def _try(
+    sabotage: Sabotage, bench: Bench, clean: Made, oracle: Document, material: Material, applicable: set[str]
+) -> Document:
+    """One row of the matrix: which checks failed under the sabotage, and whether those were the right ones."""
+    must_fail = [name for name in sabotage.must_fail if name in applicable]
+    must_pass = [name for name in sabotage.must_pass if name in applicable]
+    row: Document = {"sabotage": sabotage.name, "what": sabotage.what, "must_fail": must_fail, "must_pass": must_pass}
+    if reason := _not_here(sabotage, bench, must_fail):
+        return row | {"failed": [], "verdict": "waived", "detail": reason}
+    try:
+        comparison = _sabotaged(sabotage, bench, clean, oracle, material)
+    except BackendError as error:
+        return row | {"failed": [], "verdict": "caught", "detail": f"the executor refused: {error}"}
+    results = {check["name"]: check for check in comparison["checks"]}
+    failed = [name for name, check in results.items() if check["result"] == "failed"]
+    missed = [name for name in must_fail if name not in failed]
+    wronged = [name for name in must_pass if results[name]["result"] != "passed"]
+    words = [f"{name}: {results[name]['detail']}" for name in failed]
+    words += [f"{name} did not fail" for name in missed] + [f"{name} did not pass" for name in wronged]
+    return row | {"failed": failed, "verdict": "missed" if missed or wronged else "caught", "detail": "; ".join(words)}
+
+
+def _not_here(sabotage: Sabotage, bench: Bench, must_fail: list[str]) -> str | None:
+    """Why this sabotage would be none for this plan; None when it is one."""
+    if sabotage.split_only and bench.orders.prefill == bench.orders.decode:
+        return "needs two devices"
+    if bench.model.n_layers < sabotage.layers:
+        return f"needs a model of {sabotage.layers} layers"
+    return None if must_fail else "the checks that it must fail do not apply here"
+
+
+def _sabotaged(sabotage: Sabotage, bench: Bench, clean: Made, oracle: Document, material: Material) -> Document:
+    if sabotage.falsify is not None:
+        plan = sabotage.falsify(plan_for(bench))
+        plan = plan | {"id": plan_id(plan)}
+        run = clean.run | {"plan_id": plan["id"]}
+        return compare(plan, run, proof=Proof(single_device=oracle, without_handoff=clean.deleted))
+    make = sabotage.hands
+    assert make is not None
+    asked = "handoff_is_load_bearing" in (*sabotage.must_fail, *sabotage.must_pass)
+    made = _make(bench, lambda: make(material), _MEMORIES if asked else ())
+    return compare(plan_for(bench), made.run, proof=Proof(single_device=oracle, without_handoff=made.deleted))
+
+
+class _Capture(Hands):
+    """Honest hands that keep a copy of the cache that decode begins with."""
+
+    def __init__(self) -> None:
+        self.kept: Stale = {}
+
+    def cache(self, phase: Phase) -> Cache:
+        if phase == "decode":
+            arena = self.machine.cache_arena("decode")
+            arena = self.machine.orders.decode if self.machine.orders.workload.attention == "host" else arena
+            for tensor in ("k", "v"):
+                array = self.machine.cache(arena, "decode", tensor).array
+                self.kept |= {(tensor, layer): np.array(part) for layer, part in enumerate(array)}
+        return super().cache(phase)
+
+
+def _stale_cache(bench: Bench) -> Stale:
+    """What another prompt of the same length leaves in decode's cache on the device."""
+    work = bench.orders.workload
+    assert work.prompt_ids is not None
+    others = tuple((token + 1) % bench.model.vocab_size for token in work.prompt_ids)
+    others = tuple(token if token != 1 else 2 % bench.model.vocab_size for token in others)  # a BOS would end it
+    capture = _Capture()
+    orders = replace(bench.orders, workload=replace(work, prompt_ids=others), expect=None)
+    execute(replace(bench, orders=orders, tokenizer=None), hands=capture)
+    return capture.kept

@@ -1,0 +1,174 @@
+"""plan -> run -> comparison. The one path that `run` and `prove` take.
+
+Only an admitted plan can be run. The executor is handed the plan's orders and nothing else of it; the prediction is read
+again after the run, by `compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from fleet.checkpoints import load_model
+from fleet.errors import DescriptionError, InconclusiveError
+from fleet.model import Model
+from planner.orders import Orders
+from scenarios.compare import compare
+from scenarios.documents import orders_from_document
+from scenarios.limits import run_limits, witnesses_of
+
+if TYPE_CHECKING:
+    from executor.hands import Hands
+    from executor.tokenizer import Tokenizer
+    from executor.weights import Weights
+
+Document = dict[str, Any]
+Memory = Literal["poisoned", "zeroed"]
+EXECUTED_DTYPE = "fp32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """An admitted plan with its files open: what every run of it needs."""
+
+    plan: Document
+    orders: Orders
+    model: Model
+    weights: Weights
+    tokenizer: Tokenizer | None
+    backend: str
+    warnings: tuple[str, ...] = ()
+
+
+def set_up(
+    plan: Document,
+    *,
+    backend: str = "numba",
+    model: str | None = None,
+    tokenizer: str | None = None,
+    fleet: str | None = None,
+    prompt: str | None = None,
+) -> Bench:
+    """Opens the checkpoint and the tokenizer of an admitted plan; paths given here stand for the plan's own.
+
+    Raises DescriptionError when a file is not the one that the plan was made for, and says in words what the executor
+    cannot do. `prompt` must come to exactly P tokens.
+    """
+    from executor.tokenizer import load_tokenizer
+    from executor.weights import open_weights
+
+    orders = orders_from_document(plan["orders"])
+    _check_executable(orders, backend)
+    inputs = plan["inputs"]
+    if fleet is not None:
+        _check_fleet(fleet, inputs)
+    path = model or inputs["model"]["path"]
+    read = load_model(path)
+    if read.digest != inputs["model"]["digest"]:
+        raise DescriptionError.at(
+            path or read.name, "model", "is another checkpoint than the plan was made for (digests differ); admit again"
+        )
+    if read.format == "hf-config":
+        raise DescriptionError.at(
+            path or read.name, "model", "holds no weights: a config.json can be admitted, not run"
+        )
+    words = tokenizer or inputs["tokenizer"]["path"]
+    spoken = None
+    if words is not None or read.format == "seeded" or prompt is not None:
+        spoken = load_tokenizer(words, read.vocab_size, read.path or read.name)
+    orders = _with_prompt(orders, spoken, prompt)
+    weights = open_weights(read)
+    return Bench(
+        plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend,
+        warnings=(*read.warnings, *weights.check()),
+    )  # fmt: skip
+
+
+def _check_fleet(path: str, inputs: Document) -> None:
+    from fleet.load import load_fleet
+
+    if load_fleet(path).digest != inputs["fleet"]["digest"]:
+        raise DescriptionError.at(path, "fleet", "is not the fleet that the plan was made for; admit again")
+
+
+def _check_executable(orders: Orders, backend: str) -> None:
+    """What admission may price and the executor does not compute, all at once and in words."""
+    from executor.discovery import find_backends, probe
+
+    work = orders.workload
+    faults = []
+    if work.batch > 1:
+        faults.append(f"batch {work.batch}: the executor runs one sequence; admit with --batch 1 to run it")
+    for what, dtype in (("weights", work.weights_dtype), ("kv", work.kv_dtype)):
+        if dtype != EXECUTED_DTYPE:
+            faults.append(
+                f"{what} in {dtype}: the executor computes in {EXECUTED_DTYPE}; admit with --{what}-dtype fp32"
+            )
+    if faults:
+        raise DescriptionError.at("run", "orders", "cannot be run, though they can be priced: " + "; ".join(faults))
+    if backend not in find_backends():
+        if backend == "cupy":
+            raise InconclusiveError("backend cupy is not part of this version; use --backend numba")
+        known = ", ".join(name for name in find_backends() if name != "null")
+        raise DescriptionError.at("run", "backend", f"{backend!r} is unknown; use {known}")
+    answer = probe(backend)
+    if isinstance(answer, str):
+        raise InconclusiveError(f"backend {backend} cannot run here: {answer}")
+
+
+def _with_prompt(orders: Orders, tokenizer: Tokenizer | None, prompt: str | None) -> Orders:
+    work = orders.workload
+    if prompt is None:
+        if work.prompt_ids is None:
+            raise DescriptionError.at(
+                "run", "prompt", f"the plan knows only a count; give a --prompt of exactly {work.prompt_tokens} tokens"
+            )
+        return orders
+    assert tokenizer is not None
+    ids = tuple(tokenizer.encode(prompt))
+    if len(ids) != work.prompt_tokens:
+        raise DescriptionError.at(
+            "run", "prompt", f"has {len(ids)} tokens, the plan is for exactly {work.prompt_tokens}; admit again"
+        )
+    return replace(orders, workload=replace(work, prompt_ids=ids), expect=None)
+
+
+def execute(
+    bench: Bench,
+    *,
+    hands: Hands | None = None,
+    without: Collection[str] = (),
+    memory: Memory = "poisoned",
+) -> Document:
+    """One request as the contract's **run**, still without its comparison."""
+    from executor.facts import run_document
+    from executor.run import Executor
+
+    with Executor(bench.orders, bench.weights, bench.backend, hands=hands, without=without, memory=memory) as executor:
+        facts = executor.run()
+    return told(bench, run_document(facts, plan_id=bench.plan["id"]))
+
+
+def told(bench: Bench, run: Document) -> Document:
+    """The run with its text and limits: what the executor cannot know."""
+    text = None if bench.tokenizer is None else bench.tokenizer.decode(run["tokens"])
+    run["text"] = None if text is None else text.decode("utf-8", errors="replace")
+    run["text_hex"] = None if text is None else text.hex()
+    run["warnings"] = list(bench.warnings)
+    run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
+    return run
+
+
+def run_and_compare(bench: Bench, *, without: Collection[str] = ()) -> Document:
+    """One request with its comparison against the plan."""
+    run = execute(bench, without=without)
+    run["comparison"] = compare(plan_for(bench), run)
+    return run
+
+
+def plan_for(bench: Bench) -> Document:
+    """The plan as `compare` reads it: with the reference dropped where another prompt was given."""
+    if bench.orders.expect is None and bench.plan["orders"].get("expect") is not None:
+        return bench.plan | {"orders": bench.plan["orders"] | {"expect": None}}
+    return bench.plan
