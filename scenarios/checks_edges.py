@@ -81,16 +81,12 @@ def sums_disagree(document: Document) -> list[str]:
     Without this an edited `edges` or `handoff` would pass, since rows are compared leg by leg.
     """
     faults = []
-    sums: Counter[tuple[str, str, str, str]] = Counter()
     for row in document["waybill"]:
-        legs = row.get("legs")
-        for leg in legs or ():
-            for unit in ("bytes", "copies"):
-                sums[leg["src"], leg["dst"], leg["kind"], unit] += leg[unit] or 0
-        faults += _row_beside_legs(row, legs)
+        faults += _row_beside_legs(row, row.get("legs"))
     # Where a row's physical way is unknown its edges are unknown too, and nothing can be added up.
     if all(row.get("legs") for row in document["waybill"]):
-        faults += _edges_beside_sums(document["edges"], sums)
+        legs = [leg for row in document["waybill"] for leg in row["legs"]]
+        faults += _beside_sums("edge", document["edges"], legs)
     return faults + _handoff_beside_rows(document)
 
 
@@ -105,16 +101,22 @@ def _row_beside_legs(row: Document, legs: list[Document] | None) -> list[str]:
     ]
 
 
-def _edges_beside_sums(edges: list[Document], sums: Counter[tuple[str, str, str, str]]) -> list[str]:
-    stated: Counter[tuple[str, str, str, str]] = Counter()
-    for edge in edges:
-        for unit in ("bytes", "copies"):
-            stated[edge["src"], edge["dst"], edge["kind"], unit] += edge[unit] or 0
+def _beside_sums(what: str, stated: list[Document], legs: list[Document]) -> list[str]:
+    """Where the stated figures of an edge are not the sum of its legs."""
+    first, second = _sums(stated), _sums(legs)
     return [
-        f"edge {key[0]} -> {key[1]} ({key[2]}) states {stated[key]:,} {key[3]}, its legs {sums[key]:,}"
-        for key in sorted(stated.keys() | sums.keys())
-        if stated[key] != sums[key]
+        f"{what} {key[0]} -> {key[1]} ({key[2]}) states {first[key]:,} {key[3]}, its legs {second[key]:,}"
+        for key in sorted(first.keys() | second.keys())
+        if first[key] != second[key]
     ]
+
+
+def _sums(parts: list[Document]) -> Counter[tuple[str, str, str, str]]:
+    sums: Counter[tuple[str, str, str, str]] = Counter()
+    for part in parts:
+        for unit in ("bytes", "copies"):
+            sums[part["src"], part["dst"], part["kind"], unit] += part[unit] or 0
+    return sums
 
 
 def _handoff_beside_rows(document: Document) -> list[str]:
@@ -122,11 +124,14 @@ def _handoff_beside_rows(document: Document) -> list[str]:
     rows = _traversal(document)
     if not handoff:
         return []
-    return [
+    faults = [
         f"handoff states {_told(handoff.get(unit))} {unit}, its rows {_told(_total(rows, unit))}"
         for unit in ("payload_bytes", "bytes", "copies")
         if unit in handoff and handoff[unit] != _total(rows, unit)
     ]
+    if handoff.get("legs") is not None:
+        faults += _beside_sums("handoff leg", handoff["legs"], [leg for row in rows for leg in row.get("legs") or ()])
+    return faults
 
 
 def _total(parts: list[Document], unit: str) -> int | None:

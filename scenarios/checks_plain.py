@@ -78,7 +78,11 @@ def _handoff(document: Document) -> dict[str, Any]:
     units = ("payload_bytes", "bytes", "copies")
     if "handoff" in document:
         handoff = document["handoff"] or {}
-        return {unit: handoff[unit] for unit in units if unit in handoff}
+        figures = {unit: handoff[unit] for unit in units if unit in handoff}
+        for leg in handoff.get("legs") or ():
+            for unit in ("bytes", "copies"):
+                figures[f"leg {leg['src']} -> {leg['dst']} {leg['kind']} {unit}"] = leg[unit]
+        return figures
     rows = [row for row in document["waybill"] if row["phase"] == "handoff" and row["kind"] in ("p2p", "d2d")]
     return {unit: sum(row.get(unit) or 0 for row in rows) for unit in units} if rows else {}
 

@@ -82,11 +82,11 @@ def comparison_limits(a: Document, b: Document) -> list[str]:
     return limits
 
 
-def proof_limits(plan: Document, run: Document) -> list[str]:
+def proof_limits(attention: str | None, tier: str) -> list[str]:
     """Limits of a proof: it shows this request on this machine, and that the listed sabotages are caught."""
     return [
         "A proof covers this request and the sabotages listed; each check is shown able to fail, not to be complete.",
-        *run_limits(attention_of(plan), run["tier"], witnesses_of(run)),
+        *run_limits(attention, tier, {"arrival"} if tier == "emulated" else frozenset()),
     ]
 
 

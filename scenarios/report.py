@@ -69,9 +69,13 @@ def proof_text(proof: Document, *, color: bool = False) -> str:
     """A proof: verdict, the clean runs, checks x sabotages, what went wrong, limits."""
     paint = Paint(color)
     matrix = proof.get("matrix") or []
-    caught = sum(1 for row in matrix if row["verdict"] == "caught")
-    head = [_verdict(proof["verdict"], paint) + f"  {caught} of {len(matrix)} sabotages caught as they must be"]
-    return _joined([head, _clean_runs(proof, paint), _matrix(matrix, paint), _limits(proof, paint)])
+    tried = [row for row in matrix if row["verdict"] != "waived"]
+    caught = sum(1 for row in tried if row["verdict"] == "caught")
+    head = [_verdict(proof["verdict"], paint) + f"  {caught} of {len(tried)} sabotages caught as they must be"]
+    wrong = [f"{row['sabotage']}: {row.get('detail', '')}" for row in tried if row["verdict"] != "caught"]
+    never = [f"{name}: passed, but no sabotage made it fail" for name in proof.get("never_failed") or []]
+    blocks = [head, _clean_runs(proof, paint), _matrix(matrix, paint)]
+    return _joined([*blocks, _listing("Not proved because", wrong + never, paint), _limits(proof, paint)])
 
 
 def backends_text(document: Document, *, color: bool = False) -> str:
@@ -293,20 +297,21 @@ def _matrix(matrix: list[Document], paint: Paint) -> list[str]:
     for check in checks:
         cells, colors = [], []
         for row in matrix:
-            mark, shade = _mark(check, row)
+            mark, shade = ("-", "dim") if row["verdict"] == "waived" else _mark(check, row)
             cells.append(mark)
             colors.append(shade)
         table.add(check, *cells, colors=(None, *colors))
     names = Table("", "", "", "")
     for index, row in enumerate(matrix, start=1):
-        told = ", ".join(row["failed"]) or "nothing failed"
+        told = ", ".join(row["failed"]) or row.get("detail") or "nothing failed"
         names.add(
             str(index), row["verdict"], row["sabotage"], told, colors=(None, _COLOR_OF.get(row["verdict"], "red"))
         )
-    legend = (
-        "  FAIL: failed as it must; fail: failed too; ok: passed as it must; ERR: failed though it must pass; .: free"
-    )
-    return [*table.lines(paint), legend, "", *names.lines(paint)]
+    legend = [
+        "  FAIL: as it must; fail: beside that; ok: passed as it must; ERR: failed though it must pass;",
+        "  no: passed though it must fail; . left free; - does not apply here",
+    ]
+    return [*table.lines(paint), *legend, "", *names.lines(paint)]
 
 
 def _mark(check: str, row: Document) -> tuple[str, str | None]:

@@ -36,7 +36,10 @@ def width_of(text: str) -> int:
 
 
 class Table:
-    """Rows of cells under headings. A heading that begins with `>` aligns its column to the right."""
+    """Rows of cells under headings. A heading that begins with `>` aligns its column to the right.
+
+    The first heading is the title of the table and stands out to the left of its column.
+    """
 
     def __init__(self, *headings: str, indent: str = "  ") -> None:
         self.headings = [heading.removeprefix(">") for heading in headings]
@@ -59,15 +62,18 @@ class Table:
         ]
         out = []
         if any(self.headings):
-            out.append(self._line(self.headings, ["dim"] * len(widths), widths, paint))
-        out += [self._line(cells, colors, widths, paint) for cells, colors in self.rows]
+            colors = ["bold"] + ["dim"] * (len(widths) - 1)
+            out.append(self._line(self.headings, colors, [widths[0] + len(self.indent), *widths[1:]], paint, indent=""))
+        out += [self._line(cells, colors, widths, paint, self.indent) for cells, colors in self.rows]
         return out
 
-    def _line(self, cells: Sequence[str], colors: Sequence[str | None], widths: Sequence[int], paint: Paint) -> str:
+    def _line(
+        self, cells: Sequence[str], colors: Sequence[str | None], widths: Sequence[int], paint: Paint, indent: str
+    ) -> str:
         parts = []
         for column, (cell, color) in enumerate(zip(cells, colors, strict=True)):
             blanks = " " * (widths[column] - width_of(cell))
             last = column == len(widths) - 1
             painted = paint(cell, color)
             parts.append(blanks + painted if self.right[column] else painted + ("" if last else blanks))
-        return (self.indent + "  ".join(parts)).rstrip()
+        return (indent + "  ".join(parts)).rstrip()
