@@ -7,11 +7,10 @@ layouts other than plain, prompts of which only the count is known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from fleet.errors import DescriptionError, Fault
 from fleet.model import Model
-from planner.orders import Orders
+from planner.orders import Orders, Step
 
 _LLAMA2C = ("llama2c-v0", "llama2c-v1", "seeded")
 _ROPE_THETA, _NORM_EPS = 10000.0, 1e-5
@@ -21,7 +20,9 @@ def check_orders(orders: Orders, model: Model) -> None:
     """Raises DescriptionError with every fault of the orders, of the model, and of the two together."""
     found = [*_workload(orders, model), *_model(model)]
     if not found:
-        found = [*_devices(orders), *_buffers(orders, model), *_steps(orders, model)]
+        found = [*_devices(orders), *_buffers(orders, model)]
+    if not found:  # steps are measured by the buffers
+        found = [*_steps(orders, model)]
     if found:
         raise DescriptionError([Fault(source="orders", field=field, message=message) for field, message in found])
 
@@ -150,7 +151,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...], least: int) -> bool:
 
 
 def _steps(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
-    shapes: dict[tuple[str, str], Any] = {(a.arena, b.name): b.shape for a in orders.arenas for b in a.buffers}
+    shapes = {(a.arena, b.name): b.shape for a in orders.arenas for b in a.buffers}
     names = {t.name for t in model.tensors}
     phases = [step.op for step in orders.steps if step.op in ("prefill", "decode")]
     if phases not in (["prefill"], ["prefill", "decode"]):
@@ -165,25 +166,37 @@ def _steps(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
             yield from ((where, message) for message in _handoff(orders, step, shapes))
 
 
-def _handoff(orders: Orders, step: Any, shapes: dict[tuple[str, str], Any]) -> Iterator[str]:
+def _handoff(orders: Orders, step: Step, shapes: dict[tuple[str, str], tuple[int, ...]]) -> Iterator[str]:
     prefill, decode = orders.prefill, orders.decode
-    ends = {"up": ("host:prefill", prefill), "down": (decode, "host:decode")}.get(step.mode, (prefill, decode))
-    if (step.src, step.dst) != ends or (step.mode == "local") != (
-        prefill == decode and step.mode not in ("up", "down")
-    ):
+    across = ("local",) if prefill == decode else ("direct", "staged")
+    hops = dict.fromkeys(across, (prefill, decode))
+    if orders.workload.attention == "host":
+        hops |= {"up": ("host:prefill", prefill), "down": (decode, "host:decode")}
+    if (step.src, step.dst) != hops.get(step.mode or ""):
         yield f"{step.mode} from {step.src} to {step.dst} is no hop of this placement"
     elif step.tensor not in ("k", "v") or step.layers is None or step.positions is None:
         yield "names no tensor k or v, layers and positions"
     else:
-        layers, positions, _ = shapes[step.src, f"kv/{'decode' if step.mode == 'down' else 'prefill'}/{step.tensor}"]
-        (l0, l1), (p0, p1) = step.layers, step.positions
-        if not (0 <= l0 < l1 <= layers and 0 <= p0 < p1 <= positions):
-            yield f"copies layers {l0}..{l1 - 1} and positions {p0}..{p1 - 1} of {layers} and {positions}"
-        if step.unit == "block" and not step.block:
-            yield "copies by blocks of no size"
-        if step.unit == "array" and (l0, l1, p0, p1) != (0, layers, 0, positions):
-            yield "copies an array, but not all of it; use the layer as unit"
-        if step.mode == "staged" and not step.chunk:
-            yield "is staged without a chunk"
+        src_phase, dst_phase = (
+            "decode" if step.mode == "down" else "prefill",
+            "prefill" if step.mode == "up" else "decode",
+        )
+        ends = [(step.src, f"kv/{src_phase}/{step.tensor}"), (step.dst, f"kv/{dst_phase}/{step.tensor}")]
+        yield from _extent(step, step.layers, step.positions, [shapes[arena or "", name] for arena, name in ends])
+        if step.mode == "staged" and not 0 < (step.chunk or 0) <= shapes["host:bounce", "bounce"][0]:
+            yield f"is staged {step.chunk} positions at a time, which the bounce buffer does not hold"
     if step.layout != "plain":
         yield f"layout {step.layout!r} is not known to this executor"
+
+
+def _extent(
+    step: Step, layers: tuple[int, int], positions: tuple[int, int], shapes: list[tuple[int, ...]]
+) -> Iterator[str]:
+    (l0, l1), (p0, p1) = layers, positions
+    held_layers, held_positions = (min(extents) for extents in list(zip(*shapes, strict=True))[:2])
+    if not (0 <= l0 < l1 <= held_layers and 0 <= p0 < p1 <= held_positions):
+        yield f"copies layers {l0}..{l1 - 1} and positions {p0}..{p1 - 1} of {held_layers} and {held_positions}"
+    if step.unit == "block" and (step.block or 0) < 1:
+        yield "copies by blocks of no size"
+    if step.unit == "array" and any((l0, l1, p0, p1) != (0, shape[0], 0, shape[1]) for shape in shapes):
+        yield "copies an array, but not all of it; use the layer as unit"

@@ -1,0 +1,144 @@
+"""Isolation: a clean request strays nowhere, theatre dies in the very step, the parent never hangs, no child stays."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from executor.hands import Hands
+from executor.instance import BaseInstance, Phase
+from executor.isolate import PageGuard, run_isolated
+from executor.run import Executor
+from executor.transformer import Cache
+from fleet.errors import BackendError, CopyError, DescriptionError, InconclusiveError
+from planner.orders import Step
+from tests.executor.requests import ORACLE, SPLIT, embedded, orders_for, run_once
+from tests.executor.test_run_sabotage import AllOnFirst, HostTheatre, OneElsewhere, RawTheatre
+
+STEPS = 40
+
+
+def orders(attention: str = "device", **request: Any) -> Any:
+    return orders_for(embedded().model, steps=STEPS, attention=attention, **request)
+
+
+@pytest.mark.parametrize("devices", [SPLIT, ORACLE])
+@pytest.mark.parametrize("access", ["direct", "staged"])
+@pytest.mark.parametrize("attention", ["device", "host"])
+def test_a_clean_request_strays_nowhere_and_keeps_its_facts(
+    attention: str, access: str, devices: tuple[str, str]
+) -> None:
+    ordered = orders(attention, peer_access=access, devices=devices)
+    isolated, plain = run_isolated(ordered, embedded()), run_once(ordered, embedded())
+    assert isolated.stray.accesses == 0
+    assert isolated.facts is not None
+    assert isolated.facts.stray == isolated.stray
+    same = {"rates": {}, "settings": {}, "stray": None}
+    assert replace(isolated.facts, **same) == replace(plain, **same)
+
+
+@pytest.mark.parametrize(
+    ("hands", "attention", "first"),
+    [
+        (RawTheatre, "device", 14),
+        (RawTheatre, "host", 14),
+        (HostTheatre, "host", 14),
+        (OneElsewhere, "device", 20),
+        (AllOnFirst, "device", None),
+    ],
+)
+def test_decode_that_reaches_for_the_other_device_dies_in_that_pass(
+    hands: type[Hands], attention: str, first: int | None
+) -> None:
+    ordered = orders(attention)
+    isolated = run_isolated(ordered, embedded(), hands=hands())
+    assert isolated.facts is None
+    stray = isolated.stray
+    assert (stray.accesses, stray.phase, stray.step, stray.signal) == (1, "decode", first, signal.SIGSEGV)
+    assert stray.order == len(ordered.steps) - 1
+    closed = stray.detail.rpartition("closed to it: ")[2]
+    assert closed == ("gpu:0" if attention == "device" else "gpu:0, host:prefill")
+
+
+def test_prefill_and_handoff_may_touch_their_own_arenas_only() -> None:
+    class Peeking(Hands):
+        def handoff(self, order: int, step: Step) -> None:
+            if step.mode == "up":
+                int(self.machine.buffer("gpu:1", "act/in").array[0])
+            super().handoff(order, step)
+
+    stray = run_isolated(orders("host"), embedded(), hands=Peeking()).stray
+    assert (stray.accesses, stray.phase) == (1, "handoff")
+    assert stray.detail.endswith("closed to it: gpu:1, host:decode")
+
+
+class Failing(Hands):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def cache(self, phase: Phase) -> Cache:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (CopyError("odd sizes"), CopyError, "odd sizes"),
+        (DescriptionError.at("a", "b", "is wrong"), DescriptionError, "is wrong"),
+        (ZeroDivisionError("a slip"), BackendError, "ZeroDivisionError: a slip"),
+        (KeyboardInterrupt(), BackendError, "KeyboardInterrupt"),
+    ],
+)
+def test_what_the_child_raises_is_raised_here(error: BaseException, raised: type[Exception], words: str) -> None:
+    with pytest.raises(raised, match=words):
+        run_isolated(orders(), embedded(), hands=Failing(error))
+
+
+class Ending(Hands):
+    """Ends its process in decode."""
+
+    def __init__(self, how: Any) -> None:
+        self.how = how
+
+    def forward(
+        self, instance: BaseInstance, cache: Cache, ids: Sequence[int], position: int, wants_logits: bool
+    ) -> int | None:
+        if instance.phase == "decode":
+            self.how()
+        return super().forward(instance, cache, ids, position, wants_logits)
+
+
+def test_another_death_than_a_stray_access_is_no_verdict() -> None:
+    with pytest.raises(BackendError, match=r"killed by signal 9 in decode, order \d+, pass 14"):
+        run_isolated(orders(), embedded(), hands=Ending(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    with pytest.raises(BackendError, match=r"without an answer .exit status 3"):
+        run_isolated(orders(), embedded(), hands=Ending(lambda: os._exit(3)))
+
+
+def test_a_child_that_never_ends_is_killed_and_reaped() -> None:
+    with pytest.raises(InconclusiveError, match="did not end within"):
+        run_isolated(orders(), embedded(), hands=Ending(signal.pause), timeout_s=1.0)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_wrong_orders_are_refused_before_a_child_is_made() -> None:
+    ordered = orders()
+    with pytest.raises(DescriptionError, match="batch 1"):
+        run_isolated(replace(ordered, workload=replace(ordered.workload, batch=2)), embedded())
+
+
+def test_the_guard_opens_everything_again_for_the_witnesses() -> None:
+    with Executor(orders(), embedded()) as executor, mmap.mmap(-1, mmap.PAGESIZE) as page:
+        guard = PageGuard(page)
+        guard.enter(executor.machine, "decode", 3, frozenset({"gpu:1"}))
+        guard.look(executor.machine)
+        arrays = [executor.machine.buffer(d, "act/x").array for d in ("gpu:0", "gpu:1")]
+        assert all(np.isnan(array).all() for array in arrays)
