@@ -18,7 +18,7 @@ STEPS = 24
 @cache
 def _plan(words: tuple[tuple[str, Any], ...]) -> Document:
     given = {"fleet": "two-gpu-nvlink", "prompt": PROMPT, "steps": STEPS, "prefill": "gpu:0", "decode": "gpu:1"}
-    return make_plan(prepare(Wanted(**(given | dict(words)))))
+    return signed(make_plan(prepare(Wanted(**(given | dict(words))))))
 
 
 def plan(**words: Any) -> Document:
