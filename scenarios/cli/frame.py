@@ -7,6 +7,7 @@ frame adds `-q`, `--no-color` and `--debug` to each command, so that they may st
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import os
 import sys
@@ -153,8 +154,10 @@ def main(make_app: Callable[[], typer.Typer], arguments: Sequence[str] | None = 
         code = _run(make_app, list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
-        _close_pipe()
+        _drop_stdout()
         return READER_LEFT
+    except OSError as error:
+        return _stdout_lost(error)
     return code
 
 
@@ -192,6 +195,8 @@ def _unexpected(error: Exception) -> int:
             return _said(shown.get_help(), WRONG_USE)
         hint = f"\nTry '{shown.command_path} --help'." if shown is not None else ""
         return _said(f"error: {error.format_message()}{hint}", WRONG_USE)
+    if isinstance(error, OSError) and error.filename is None and error.errno in _STDOUT_LOST:
+        return _stdout_lost(error)
     if isinstance(error, MemoryError):
         return _failed("out of memory; nothing was written", BROKE)
     if isinstance(error, RecursionError):
@@ -219,8 +224,17 @@ def _said(words: str, code: int) -> int:
     return code
 
 
-def _close_pipe() -> None:
-    """Points stdout at nothing, or the interpreter would complain about the closed pipe once more at its end."""
+_STDOUT_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+"""What a write can end with whose file is not ours to name: only stdout is written to without a name."""
+
+
+def _stdout_lost(error: OSError) -> int:
+    _drop_stdout()
+    return _said(f"error: the result could not be written to stdout: {error.strerror}", BROKE)
+
+
+def _drop_stdout() -> None:
+    """Points stdout at nothing, or the interpreter would fail on what is left in its buffer once more at its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(OSError, ValueError):  # a stdout that is no file has nothing to point elsewhere
         os.dup2(nothing, sys.stdout.fileno())
