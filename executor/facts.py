@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from executor.instance import Entry
+from executor.ledger import leg_kind, row_kind
 from executor.observers.arrival import Digest, LegKey
 
 RUN_SCHEMA = "kvwaybill/run/1"
@@ -42,6 +43,7 @@ class RunFacts:
     tokens: tuple[int, ...]
     generated_tokens: tuple[int, ...]
     n_prompt_tokens: int
+    device_kinds: Mapping[str, str]
     stopped: Literal["steps", "bos"]
     passes: Mapping[str, int]
     dispatches: tuple[dict[str, Any], ...]
@@ -111,10 +113,11 @@ def witnessed_rows(facts: RunFacts) -> list[dict[str, Any]]:
     rows = [_witnessed(row, seen, facts.observed is not None) for row in facts.waybill]
     for (phase, tensor, src, dst, leg_src, leg_dst), nbytes in seen.items():
         if nbytes:
-            leg = {"src": leg_src, "dst": leg_dst, "kind": None, "link": None, "bytes": 0, "copies": 0}
-            legs = [leg | _figures(nbytes)]
-            row = {"phase": phase, "tensor": tensor, "src": src, "dst": dst, "kind": None, "legs": legs}
-            rows.append(row | {"payload_bytes": 0, "bytes": 0, "copies": 0} | _figures(nbytes))
+            kinds = facts.device_kinds
+            leg = {"src": leg_src, "dst": leg_dst, "kind": leg_kind(kinds, leg_src, leg_dst), "link": None}
+            legs = [leg | {"bytes": 0, "copies": 0} | _figures(nbytes)]
+            row = {"phase": phase, "tensor": tensor, "src": src, "dst": dst, "kind": row_kind(kinds, src, dst)}
+            rows.append(row | {"legs": legs, "payload_bytes": 0, "bytes": 0, "copies": 0} | _figures(nbytes))
     return rows
 
 

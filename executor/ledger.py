@@ -51,6 +51,22 @@ class _Op:
     row_dst: str
 
 
+def row_kind(kinds: Mapping[str, str], src: str, dst: str) -> str:
+    """Kind of a row by its ends; `kinds` holds the kind of every device, any other end is a host."""
+    if src == dst:
+        return "d2d"
+    ends = (src in kinds, dst in kinds)
+    return {(True, True): "p2p", (True, False): "d2h", (False, True): "h2d"}.get(ends, "h2h")
+
+
+def leg_kind(kinds: Mapping[str, str], src: str, dst: str) -> str:
+    """Kind of a leg: as a row, but a copy between a CPU device and another is, to the driver, an up or a down copy."""
+    kind = row_kind(kinds, src, dst)
+    if kind != "p2p" or kinds[src] == kinds[dst] or "cpu" not in (kinds[src], kinds[dst]):
+        return kind
+    return "h2d" if kinds[src] == "cpu" else "d2h"
+
+
 class Ledger:
     """Preallocated rows, written by `hear` in the order of events. Raises LedgerOverflowError when they are full."""
 
@@ -58,6 +74,7 @@ class Ledger:
         self._rows: npt.NDArray[np.int64] = np.empty((capacity, len(COLUMNS)), np.int64)
         self._count = 0
         self._places: Mapping[str, Place] = {place.id: place for place in places}
+        self._kinds = {place.id: place.kind for place in places}
         self._ends: dict[str, int] = {}
         self._ops: list[_Op] = []
         self._copy_codes: dict[tuple[str, ...], tuple[int, int, int, int]] = {}
@@ -97,10 +114,8 @@ class Ledger:
         codes = self._copy_codes.get(key)
         if codes is None:
             src, dst = event.src, event.dst
-            op = _Op(
-                label.phase, self._leg_kind(event.kind, src, dst), label.tensor, src, dst,
-                label.row_src or src, label.row_dst or dst,
-            )  # fmt: skip
+            kind = leg_kind(self._kinds, src, dst) if event.kind == "p2p" else event.kind
+            op = _Op(label.phase, kind, label.tensor, src, dst, label.row_src or src, label.row_dst or dst)
             codes = (PHASES.index(label.phase), self._new_op(op), self._end(src), self._end(dst))
             self._copy_codes[key] = codes
         phase, op_code, src_code, dst_code = codes
@@ -123,13 +138,6 @@ class Ledger:
     def _end(self, name: str) -> int:
         return self._ends.setdefault(name, len(self._ends))
 
-    def _leg_kind(self, kind: str, src: str, dst: str) -> str:
-        """A peer copy between a GPU and a CPU device is, to the driver, an up or a down copy."""
-        kinds = [self._places[end].kind if end in self._places else "host" for end in (src, dst)]
-        if kind != "p2p" or kinds[0] == kinds[1] or "cpu" not in kinds:
-            return kind
-        return "h2d" if kinds[0] == "cpu" else "d2h"
-
     def waybill_rows(self, prompt_tokens: int, passes: Mapping[str, int]) -> list[dict[str, Any]]:
         """The rows of the contract's waybill, in order of first appearance, each with its legs.
 
@@ -142,7 +150,7 @@ class Ledger:
             arrived = [leg for leg in legs if leg["dst"] == dst]
             last = [code for code, leg in zip(op_codes, legs, strict=True) if leg["dst"] == dst]
             row: dict[str, Any] = {"phase": phase, "tensor": tensor, "src": src, "dst": dst}
-            row |= {"kind": self._row_kind(src, dst), "legs": legs}
+            row |= {"kind": row_kind(self._kinds, src, dst), "legs": legs}
             row["payload_bytes"] = sum(self._payload(code, prompt_tokens) for code in last)
             row["bytes"] = sum(leg["bytes"] for leg in arrived)
             row["copies"] = sum(leg["copies"] for leg in arrived)
@@ -164,12 +172,6 @@ class Ledger:
         op, rows = self._ops[op_code], self._of(op_code)
         nbytes = int(rows[:, _BYTES].sum())
         return {"src": op.src, "dst": op.dst, "kind": op.kind, "link": None, "bytes": nbytes, "copies": len(rows)}
-
-    def _row_kind(self, src: str, dst: str) -> str:
-        if src == dst:
-            return "d2d"
-        ends = (src in self._places, dst in self._places)
-        return {(True, True): "p2p", (True, False): "d2h", (False, True): "h2d"}.get(ends, "h2h")
 
     def _payload(self, op_code: int, prompt_tokens: int) -> int:
         rows = self._of(op_code)

@@ -233,6 +233,7 @@ class Executor:
             tokens=tuple(recorder.tokens),
             generated_tokens=tuple(recorder.generated),
             n_prompt_tokens=work.prompt_tokens,
+            device_kinds={device.id: device.kind for device in self.orders.devices},
             stopped=stopped,
             passes=dict(recorder.passes),
             dispatches=tuple(self.ledger.dispatches()),

@@ -294,4 +294,5 @@ def test_what_arrives_without_a_count_is_a_row_of_its_own() -> None:
 
     facts = sabotaged(Smuggled())
     assert handoff(facts) == {"k": 0, "v": 0}
+    assert handoff(facts, "kind") == {"k": "p2p", "v": "p2p"}
     assert handoff(facts, "observed_bytes") == handoff(clean(), "observed_bytes")
