@@ -268,9 +268,9 @@ def _links(state: _Check) -> None:
             state.tell(
                 (*path, "peer_access"), "is for links between two devices; remove it from this link with a host end"
             )
-        kind = row.get("kind")
+        kind = row["kind"] if isinstance(row.get("kind"), str) else ""
         ways = [ends, ends[::-1]] if row.get("bidirectional") == "true" else [ends]
         for way in ways:
-            what = f"{way[0]} -> {way[1]} ({printable(str(kind))}) is the link"
+            what = f"{way[0]} -> {way[1]} ({printable(kind)}) is the link"
             if not state.claim(seen, (*way, kind), path, what, "remove one, or write its lanes as count"):
                 break

@@ -149,6 +149,7 @@ CASES = {
         "mean utilization?",
     ),
     "an unknown link kind": (link("from: gpu:0, to: gpu:1, kind: §nvlnk"), "links[0].kind", "did you mean nvlink?"),
+    "a list as a link kind": (link("from: gpu:0, to: gpu:1, kind: §[a]"), "links[0].kind", "must be one of nvlink"),
     "an unknown device kind": (device("id: gpu:1, sku: card, kind: §gpo"), "devices[1].kind", "did you mean gpu?"),
     "an unknown peer access": (
         link("from: gpu:0, to: gpu:1, kind: pcie, peer_access: §dirct"),

@@ -181,7 +181,7 @@ WORDS = st.sampled_from(
         "~",
         "x-",
         ".",
-        "é",
+        "\u00e9",
     ]
 )
 TOKENS = st.one_of(
