@@ -16,6 +16,7 @@ from fleet.identity import ID_PATTERN, MAX_INDEX, collisions, index_in_id, kind_
 from fleet.yaml_source import Path, field_name, nearest, printable
 
 DEFAULT_HOST = "host"
+_BAD_INDEX = -1
 KINDS = ("gpu", "cpu", "npu")
 
 Told = tuple[Path, str, bool]
@@ -199,7 +200,7 @@ def _host_of(state: _Check, row: dict[str, Any], path: Path) -> str | None:
 
 def _seat(state: _Check, row: dict[str, Any], sku: dict[str, Any] | None, host: str | None, position: int) -> None:
     name = row.get("id")
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not re.fullmatch(ID_PATTERN, name, re.ASCII):
         return
     path: Path = ("devices", position)
     kind = row.get("kind")
@@ -207,22 +208,26 @@ def _seat(state: _Check, row: dict[str, Any], sku: dict[str, Any] | None, host: 
         kind = sku.get("kind") if sku else kind_in_id(name)
         if kind is None and not sku:
             state.tell(path, "needs kind: gpu, cpu or npu")
-    index: int | None
-    if row.get("index") is None:
+    index = _index(state, row.get("index"), name, path)
+    if index != _BAD_INDEX:
+        state.seats.append(_Seat(position, name, kind if isinstance(kind, str) else None, host, index))
+
+
+def _index(state: _Check, text: Any, name: str, path: Path) -> int | None:
+    """The stated index, else the one in the id, else None; _BAD_INDEX when it was told, here or by the shape."""
+    if text is None:
         index = index_in_id(name)
-        if index is not None and index > MAX_INDEX:
-            message = f"ends in {index}, read as the index, which must lie in 0..{MAX_INDEX}; rename it or add index: 0"
-            state.tell((*path, "id"), message)
-            return
-    else:
-        text = row["index"]
-        if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 7:
-            return
-        index = int(text)
-        if index > MAX_INDEX:
-            state.tell((*path, "index"), f"{index} lies outside 0..{MAX_INDEX}")
-            return
-    state.seats.append(_Seat(position, name, kind if isinstance(kind, str) else None, host, index))
+        if index is None or index <= MAX_INDEX:
+            return index
+        message = f"ends in {index}, read as the index, which must lie in 0..{MAX_INDEX}; rename it or add index: 0"
+        state.tell((*path, "id"), message)
+        return _BAD_INDEX
+    if not isinstance(text, str) or not re.fullmatch(r"0|[1-9][0-9]{0,6}", text, re.ASCII):
+        return _BAD_INDEX
+    if int(text) <= MAX_INDEX:
+        return int(text)
+    state.tell((*path, "index"), f"{text} lies outside 0..{MAX_INDEX}")
+    return _BAD_INDEX
 
 
 def _places(state: _Check) -> None:
@@ -255,22 +260,22 @@ def _links(state: _Check) -> None:
     seen: dict[Any, Path] = {}
     for position, row in rows(state.data, "links"):
         path: Path = ("links", position)
-        ends = (row.get("from"), row.get("to"))
-        for key, end in zip(("from", "to"), ends, strict=True):
+        src, dst = row.get("from"), row.get("to")
+        for key, end in (("from", src), ("to", dst)):
             if isinstance(end, str) and end not in state.owners and end not in hosts:
                 state.tell((*path, key), f"{printable(end)} is no device or host of this file{state.hint(end, known)}")
-        if not all(isinstance(end, str) for end in ends):
+        if not isinstance(src, str) or not isinstance(dst, str):
             continue
-        if ends[0] == ends[1]:
+        if src == dst:
             state.tell((*path, "to"), "is where the link begins; copies within a device need no link: remove it")
             continue
-        if row.get("peer_access") is not None and hosts & set(ends):
+        if row.get("peer_access") is not None and hosts & {src, dst}:
             state.tell(
                 (*path, "peer_access"), "is for links between two devices; remove it from this link with a host end"
             )
         kind = row["kind"] if isinstance(row.get("kind"), str) else ""
-        ways = [ends, ends[::-1]] if row.get("bidirectional") == "true" else [ends]
+        ways = [(src, dst), (dst, src)] if row.get("bidirectional") == "true" else [(src, dst)]
         for way in ways:
-            what = f"{way[0]} -> {way[1]} ({printable(kind)}) is the link"
+            what = f"{printable(way[0])} -> {printable(way[1])} ({printable(kind)}) is the link"
             if not state.claim(seen, (*way, kind), path, what, "remove one, or write its lanes as count"):
                 break

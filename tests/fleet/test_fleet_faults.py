@@ -170,6 +170,7 @@ CASES = {
     "a mark from right to left in an id": (device('id: §"gpu\u200f1", sku: card'), "devices[1].id", "belongs in label"),
     "a blank in an id": (device("id: §gpu 1, sku: card"), "devices[1].id", "belongs in label"),
     "a long id": (device("id: §" + "g" * 300 + ", sku: card"), "devices[1].id", "1 to 64"),
+    "an id of many digits": (device("id: §" + "9" * 5000 + ", sku: card"), "devices[1].id", "1 to 64"),
     "an empty id": (device('id: §"", sku: card'), "devices[1].id", "1 to 64"),
     "a device without id": (device("§sku: card").replace("- {§", "- §{"), "devices[1].id", "write e.g. id: gpu:0"),
     "a control character in a label": (GOOD + 'label: §"a\\ab"\n', "label", "control characters"),
