@@ -61,7 +61,11 @@ def handoff_bytes_match(case: Case) -> Finding:
     if counted != (nbytes, copies):
         return failed(f"counted {counted[0]:,} B in {counted[1]:,} copies; planned {nbytes:,} B in {copies:,}")
     legs = [row for row in case.rows if row["phase"] == "handoff"]
-    unlike = [row for row in legs if row["observed_bytes"] not in (None, row["predicted_bytes"])]
+    unlike = [
+        row
+        for row in legs
+        if row["verdict"] in ("missing", "unplanned") or row["observed_bytes"] not in (None, row["predicted_bytes"])
+    ]
     if unlike:
         return failed("; ".join(row_words(row) for row in unlike[:4]))
     seen = sum(1 for row in legs if row["observed_bytes"] is not None)
