@@ -234,6 +234,17 @@ def test_a_chosen_bos_stops_the_run_after_its_pass() -> None:
     assert facts.dispatches[-1]["last_step"] == len(PROMPT) + place - 1
 
 
+def test_a_bos_chosen_first_of_all_still_hands_over_but_decodes_nothing() -> None:
+    model = embedded().model
+    first = run_once(orders_for(model, steps=40), embedded()).generated_tokens[0]
+    ids = tuple({1: first, first: 1}.get(token, token) for token in PROMPT)
+    facts = run_once(orders_for(model, ids, steps=40), _with_ids_swapped(embedded(), 1, first))
+    assert facts.generated_tokens == (1,)
+    assert (facts.stopped, facts.passes) == ("bos", {"prefill": len(PROMPT), "decode": 0})
+    assert [row["tensor"] for row in facts.waybill if row["phase"] == "handoff"] == ["k", "v"]
+    assert not [row for row in facts.waybill if row["phase"] == "decode"]
+
+
 def _with_ids_swapped(weights: Weights, a: int, b: int) -> Weights:
     """The same model with two ids renamed: rows a and b of the embedding and the classifier change places."""
     tensors = {}
