@@ -8,6 +8,9 @@ from typing import Any
 
 Document = dict[str, Any]
 
+BOS = 1
+"""llama2.c's id for the beginning of a sequence; sampled or forced, it ends the walk (run.c)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
@@ -34,10 +37,13 @@ class Expected:
 
     @classmethod
     def of(cls, plan: Document, run: Document) -> Expected:
-        """The passes that the plan foresees, cut to those made where the run says that BOS stopped it."""
+        """The passes that the plan foresees, cut to those made where BOS stopped the run.
+
+        The run's word for it is not enough: its last id must be BOS, or a run that merely gave up would pass.
+        """
         full = {phase: (plan.get("passes") or {}).get(phase, 0) for phase in ("prefill", "decode")}
         made = full
-        if run["stopped"] == "bos":
+        if run["stopped"] == "bos" and run["tokens"][-1:] == [BOS]:
             made = {phase: min(full[phase], run["passes"][phase]) for phase in full}
         work = plan["orders"]["workload"]
         handed_over = any(row["phase"] == "handoff" and row["bytes"] for row in run["waybill"])

@@ -40,6 +40,8 @@ def run_of(document: Document, *, stopped_after: int | None = None) -> Document:
     n_tokens = passes["prefill"] + passes["decode"] + 1
     prompt = orders["workload"]["prompt_ids"]
     tokens = (prompt + [7 + i % 200 for i in range(n_tokens)])[:n_tokens]
+    if stopped_after is not None:
+        tokens[-1] = 1
     chosen = tokens[len(prompt) :]
     return {
         "schema": "kvwaybill/run/1",

@@ -279,9 +279,16 @@ def test_the_oracle_waives_what_needs_two_devices() -> None:
         "two_physical_devices",
         "tokens_equal_reference",
         "tokens_equal_single_device",
+        "no_stray_access",
     }
     assert not any(entry["required"] for entry in comparison["checks"] if entry["result"] == "waived")
     assert comparison["verdict"] == "equal"
+
+
+def test_the_oracle_with_attention_on_the_host_has_arenas_to_close() -> None:
+    planned = plan(fleet="one-gpu", decode="gpu:0", attention="host")
+    run = clean_run(planned)
+    assert check(compare(planned, run, proof=proof_of(run)), "no_stray_access")["result"] == "passed"
 
 
 class TestReference:

@@ -195,6 +195,13 @@ def test_a_run_that_stops_early_without_bos_is_different() -> None:
     assert {"edges_match", "decode_dispatched"} <= failed(compare(planned, run))
 
 
+def test_a_run_that_claims_a_bos_which_it_did_not_walk_is_different() -> None:
+    planned = plan()
+    run = run_of(planned, stopped_after=5)
+    run["tokens"][-1] = 77
+    assert {"edges_match", "decode_dispatched"} <= failed(compare(planned, run))
+
+
 @pytest.mark.parametrize("handed_over", [True, False])
 def test_bos_as_first_chosen_token_leaves_the_split_untold(handed_over: bool) -> None:
     planned = plan()
