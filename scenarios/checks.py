@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scenarios.case import Case, Document
-from scenarios.checks_edges import edges_match, handoff_bytes_match
+from scenarios.checks_edges import edges_match, handoff_bytes_match, memory_disagrees
 from scenarios.checks_plain import CHANGES
 from scenarios.checks_proof import handoff_is_load_bearing, no_stray_access, tokens_equal_single_device
 from scenarios.finding import Finding, failed, inconclusive, no_decode, passed, waived
@@ -92,6 +92,25 @@ def decode_dispatched(case: Case) -> Finding:
     if count != wanted:
         return failed(f"{count:,} decode dispatches; {passes} decode passes take {wanted:,}")
     return passed(f"{count:,} decode dispatches in {passes} passes")
+
+
+def dispatches_match(case: Case) -> Finding:
+    """Fails when a phase made other passes, or other dispatches, than the plan's figures for the passes made."""
+    assert case.expected is not None
+    expected, unlike = case.expected, []
+    for phase in ("prefill", "decode"):
+        made = case.b["passes"][phase]
+        if made != expected.made[phase]:
+            unlike.append(f"{made:,} {phase} passes, planned {expected.made[phase]:,}")
+        count = sum(entry["count"] for entry in case.b["dispatches"] if entry["phase"] == phase)
+        wanted = expected.dispatches(case.a, phase)
+        # Where BOS cut the prompt itself short the passes of prefill are not alike: logits come with its last one.
+        cut_short = phase == "prefill" and expected.made[phase] != expected.full[phase]
+        if wanted is not None and count != wanted and not cut_short:
+            unlike.append(f"{count:,} {phase} dispatches, planned {wanted:,}")
+    if unlike:
+        return failed("; ".join(unlike))
+    return passed(f"{expected.made['prefill']:,} prefill and {expected.made['decode']:,} decode passes as planned")
 
 
 def device_switch_at_phase_boundary(case: Case) -> Finding:
@@ -184,7 +203,10 @@ def _pairs(pairs: list[tuple[str, int]]) -> str:
 
 
 def resident_match(case: Case) -> Finding:
-    """Fails when an arena's high-water mark is not the sum of the plan's lines (runtime and rounding aside)."""
+    """Fails when an arena's high-water mark is not the sum of the plan's lines (runtime and rounding aside).
+
+    Also when the plan's own memory table does not add up: totals, slack and fences are judged by nothing else.
+    """
     found = {entry["device"]: entry["high_water_bytes"] for entry in case.b["resident"]}
     wanted = {entry["device"]: _planned(entry["resident"]) for entry in case.a["memory"]}
     for arena in case.orders["arenas"]:
@@ -194,7 +216,8 @@ def resident_match(case: Case) -> Finding:
         for arena in [*wanted, *(arena for arena in found if arena not in wanted)]
         if None not in (found.get(arena, 0), wanted.get(arena, 0)) and found.get(arena, 0) != wanted.get(arena, 0)
     ]
-    if found and unlike:
+    unlike = (unlike if found else []) + memory_disagrees(case.a)
+    if unlike:
         return failed("; ".join(unlike))
     unknown = [arena for arena in wanted if arena not in found or found[arena] is None or wanted[arena] is None]
     if unknown:
@@ -265,6 +288,7 @@ Check = Callable[[Case], Finding]
 MEASURED: dict[str, Check] = {
     "one_program_text": one_program_text,
     "decode_dispatched": decode_dispatched,
+    "dispatches_match": dispatches_match,
     "device_switch_at_phase_boundary": device_switch_at_phase_boundary,
     "edges_match": edges_match,
     "handoff_bytes_match": handoff_bytes_match,

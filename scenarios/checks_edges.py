@@ -1,4 +1,4 @@
-"""The two checks about bytes on edges, and whether a document's own sums agree."""
+"""The two checks about bytes on edges, and whether a document's own sums agree (also those of memory)."""
 
 from __future__ import annotations
 
@@ -135,6 +135,24 @@ def _handoff_beside_rows(document: Document) -> list[str]:
     ]
     if handoff.get("legs") is not None:
         faults += _beside_sums("handoff leg", handoff["legs"], [leg for row in rows for leg in row.get("legs") or ()])
+    return faults
+
+
+def memory_disagrees(plan: Document) -> list[str]:
+    """Where a plan's memory table contradicts itself: total, slack, and the fences that its orders set."""
+    fences = {fence["arena"]: fence["bytes"] for fence in plan["orders"]["fences"]}
+    faults = []
+    for entry in plan["memory"]:
+        lines, total = entry["resident"], entry["total_bytes"]
+        budget, runtime = entry.get("budget_bytes"), lines.get("runtime") or 0
+        held = _total([{"figure": figure} for figure in lines.values()], "figure")
+        for what, stated, right in (
+            ("total", total, None if held is None else held + (entry.get("rounding_bytes") or 0)),
+            ("slack", entry.get("slack_bytes"), None if budget is None or total is None else budget - total),
+            ("fence", fences.get(entry["device"]), None if total is None else total - runtime),
+        ):
+            if right is not None and stated != right:
+                faults.append(f"{entry['device']} {what} states {_told(stated)} B, its lines {right:,}")
     return faults
 
 

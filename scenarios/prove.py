@@ -58,15 +58,17 @@ def prove(prepared: Prepared, *, backend: str = "numba", progress: Progress | No
     tell("oracle", 1, parts)
     oracle_bench = set_up(_oracle_plan(prepared), backend=backend)
     oracle = execute(oracle_bench)
-    tell("another prompt", 2, parts)
-    material = Material(stale=_stale_cache(bench), chosen=tuple(clean.run["generated_tokens"]))
-    comparison = compare(plan_for(bench), clean.run, proof=Proof(single_device=oracle, without_handoff=clean.deleted))
+    proof = Proof(single_device=oracle, without_handoff=clean.deleted)
+    comparison = compare(plan_for(bench), clean.run, proof=proof)
     clean.run["comparison"] = comparison
     oracle["comparison"] = compare(plan_for(oracle_bench), oracle)
     matrix = []
-    for number, sabotage in enumerate(SABOTAGES):
-        tell(sabotage.name, number + 3, parts)
-        matrix.append(_try(sabotage, bench, clean, oracle, material, _applicable(comparison)))
+    if comparison["verdict"] == "equal":  # else the question is answered, and faults beside it would say nothing
+        tell("another prompt", 2, parts)
+        material = Material(stale=_stale_cache(bench), chosen=tuple(clean.run["generated_tokens"]))
+        for number, sabotage in enumerate(SABOTAGES):
+            tell(sabotage.name, number + 3, parts)
+            matrix.append(_try(sabotage, bench, clean, oracle, material, _applicable(comparison)))
     tell("done", parts, parts)
     return _proof(bench, clean, oracle, matrix), plan
 
@@ -99,7 +101,7 @@ def _verdict(comparisons: list[Document], matrix: list[Document], never: list[st
         return "not proved"
     if "inconclusive" in verdicts:
         return "inconclusive"
-    return "not proved" if never else "proved"
+    return "not proved" if never or not matrix else "proved"
 
 
 def _applicable(comparison: Document) -> set[str]:

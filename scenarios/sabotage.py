@@ -345,7 +345,7 @@ class CopyBack(Hands):
 
 
 def falsified_bytes(plan: Document) -> Document:
-    """The plan with one element more on K's handoff row, its legs and edges, so that the plan agrees with itself."""
+    """The plan with one element more on K's handoff row, its legs and edges, so that it still agrees with itself."""
     rows = [dict(row) for row in plan["waybill"]]
     row = next(r for r in rows if r["phase"] == "handoff" and r["tensor"] == "k" and r["kind"] in ("p2p", "d2d"))
     row["bytes"] += 4
@@ -401,7 +401,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         hands=lambda material: StaleCache(material.stale),
     ),
     Sabotage(
-        name="theatre", split_only=True, what="the copy is made and decode reads prefill's own array",
+        name="theatre", what="the copy is made and decode reads prefill's own array",
         must_fail=("no_stray_access", "handoff_is_load_bearing"),
         must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match", "tokens_equal_single_device"),
         hands=lambda _: Theatre(),
@@ -420,7 +420,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
     ),
     Sabotage(
         name="all on one device", split_only=True, what="prefill's device does everything while the account names two",
-        must_fail=("edges_match", "kv_content_arrived", "no_stray_access"),
+        must_fail=("edges_match", "no_stray_access"),
         must_pass=(*SPLIT, "tokens_equal_single_device"), hands=lambda _: AllOnOneDevice(),
     ),
     Sabotage(

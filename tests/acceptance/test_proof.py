@@ -1,0 +1,131 @@
+"""The proof: every check can fail, every sabotage is caught, honest runs raise no alarm."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+from executor.hands import Hands
+from scenarios import prove as proving
+from scenarios.compare import compare
+from scenarios.planning import make_plan
+from scenarios.runner import execute, plan_for, set_up
+from scenarios.sabotage import SABOTAGES, Sabotage
+from scenarios.wanted import prepare, wanted_of
+
+Document = dict[str, Any]
+STEPS = 56
+
+
+def proof_of(scenario: str, **words: Any) -> Document:
+    proof, plan = proving.prove(prepare(wanted_of(scenario, {"steps": STEPS} | words)))
+    assert plan["verdict"] == "admitted"
+    return proof
+
+
+@pytest.mark.parametrize(
+    ("scenario", "extent"),
+    [
+        ("two-gpu", "filled"),
+        ("two-gpu", "blocks:16"),
+        ("two-gpu-staged", "filled"),
+        ("two-gpu-staged", "allocated"),
+        ("two-gpu-host", "filled"),
+        ("two-gpu-host", "allocated"),
+        ("gpu-and-cpu", "blocks:7"),
+        ("one-gpu", "filled"),
+    ],
+)
+def test_every_shipped_scenario_is_proved(scenario: str, extent: str) -> None:
+    proof = proof_of(scenario, kv_extent=extent)
+    missed = [(row["sabotage"], row["detail"]) for row in proof["matrix"] if row["verdict"] == "missed"]
+    assert missed == []
+    assert proof["never_failed"] == []
+    assert proof["verdict"] == "proved"
+
+
+def test_every_named_sabotage_of_a_split_is_really_tried() -> None:
+    proof = proof_of("two-gpu")
+    assert [row["sabotage"] for row in proof["matrix"]] == [sabotage.name for sabotage in SABOTAGES]
+    assert {row["verdict"] for row in proof["matrix"]} == {"caught"}
+
+
+@pytest.mark.parametrize("name", ["K and V swapped", "wrong layer", "stale cache"])
+def test_equal_bytes_are_caught_by_their_content_alone(name: str) -> None:
+    row = next(row for row in proof_of("two-gpu")["matrix"] if row["sabotage"] == name)
+    assert "kv_content_arrived" in row["failed"]
+    assert not {"edges_match", "handoff_bytes_match", "resident_match"} & set(row["failed"])
+
+
+def test_both_directions_are_proved() -> None:
+    assert proof_of("two-gpu", prefill="gpu:1", decode="gpu:0")["verdict"] == "proved"
+
+
+def test_a_sabotage_that_nothing_catches_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    harmless = Sabotage(
+        name="nothing at all",
+        what="honest hands under a false name",
+        must_fail=("edges_match",),
+        must_pass=(),
+        hands=lambda _: Hands(),
+    )
+    monkeypatch.setattr(proving, "SABOTAGES", (*SABOTAGES, harmless))
+    proof = proof_of("two-gpu")
+    assert proof["verdict"] == "not proved"
+    assert [row["sabotage"] for row in proof["matrix"] if row["verdict"] == "missed"] == ["nothing at all"]
+
+
+def test_a_check_that_nothing_fails_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = tuple(s for s in SABOTAGES if "one_program_text" not in s.must_fail and s.name != "no decode")
+    monkeypatch.setattr(proving, "SABOTAGES", others)
+    proof = proof_of("two-gpu")
+    assert proof["never_failed"] == ["one_program_text", "decode_dispatched"]
+    assert proof["verdict"] == "not proved"
+
+
+def test_a_dishonest_run_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clean run itself is made by hands that copy once too often."""
+    from scenarios.sabotage import OneCopyTooMany
+
+    monkeypatch.setattr(proving, "Hands", OneCopyTooMany)
+    assert proof_of("two-gpu")["verdict"] == "not proved"
+
+
+def test_a_prompt_as_long_as_the_passes_is_inconclusive() -> None:
+    proof = proof_of("two-gpu", steps=20)
+    assert proof["verdict"] == "inconclusive"
+    assert proof["matrix"] == []
+
+
+def test_a_falsified_prediction_leaves_the_run_as_it_is() -> None:
+    proof = proof_of("two-gpu")
+    rows = {row["sabotage"]: row for row in proof["matrix"]}
+    assert rows["falsified bytes"]["failed"] == ["edges_match", "handoff_bytes_match"]
+    assert rows["falsified memory"]["failed"] == ["resident_match"]
+
+
+@pytest.mark.parametrize("scenario", ["two-gpu", "two-gpu-host", "two-gpu-staged"])
+def test_two_hundred_honest_runs_raise_no_false_alarm(scenario: str) -> None:
+    """Prompts of many lengths; one machine setup a length, several prompts on it."""
+    chance = random.Random(347)
+    runs = {"two-gpu": 200, "two-gpu-host": 40, "two-gpu-staged": 40}[scenario]
+    per_length = 10
+    for _ in range(runs // per_length):
+        length = chance.randint(1, 60)
+        words = {"prompt": "x" * length, "steps": length + 3 + chance.randint(0, 12)}
+        words["kv_extent"] = chance.choice(["filled", "allocated", f"blocks:{chance.randint(1, 20)}"])
+        bench = set_up(make_plan(prepare(wanted_of(scenario, words))))
+        for _ in range(per_length):
+            ids = (1, *(chance.randrange(3, 259) for _ in range(bench.orders.workload.prompt_tokens - 1)))
+            work = dataclasses.replace(bench.orders.workload, prompt_ids=ids)
+            orders = dataclasses.replace(bench.orders, workload=work)
+            run = execute(dataclasses.replace(bench, orders=orders))
+            comparison = compare(plan_for(bench), run)
+            bad = [c for c in comparison["checks"] if c["required"] and c["result"] not in ("passed", "waived")]
+            if run["stopped"] == "bos" and run["passes"]["decode"] == 0:
+                continue
+            assert bad == [], (length, words, ids)
+            assert comparison["verdict"] == "equal"
