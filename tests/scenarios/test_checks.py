@@ -58,6 +58,14 @@ def one_dispatch_short(run: Document) -> None:
     run["dispatches"][1]["count"] -= 1
 
 
+def prefill_short(run: Document) -> None:
+    run["dispatches"][0]["count"] -= 1
+
+
+def a_pass_less(run: Document) -> None:
+    run["passes"]["prefill"] -= 1
+
+
 def no_decode_dispatch(run: Document) -> None:
     del run["dispatches"][1]
 
@@ -139,7 +147,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
         (extra_op, "one_program_text"),
         (other_shape, "one_program_text"),
         (decode_op_missing, "one_program_text"),
-        (one_dispatch_short, "decode_dispatched"),
+        (prefill_short, "dispatches_match"),
+        (a_pass_less, "dispatches_match"),
         (stray_in_the_middle, "device_switch_at_phase_boundary"),
         (all_on_device_0, "device_switch_at_phase_boundary"),
         (wrong_topology_id, "device_switch_at_phase_boundary"),
@@ -178,7 +187,42 @@ def test_no_decode_dispatch_at_all_fails_dispatch_and_switch() -> None:
     planned = plan()
     run = clean_run(planned)
     no_decode_dispatch(run)
-    assert failed(compare(planned, run)) == {"decode_dispatched", "device_switch_at_phase_boundary"}
+    assert failed(compare(planned, run)) == {
+        "decode_dispatched",
+        "dispatches_match",
+        "device_switch_at_phase_boundary",
+    }
+
+
+def test_one_decode_dispatch_too_few_fails_both_counts_and_nothing_else() -> None:
+    planned = plan()
+    run = clean_run(planned)
+    one_dispatch_short(run)
+    assert failed(compare(planned, run)) == {"decode_dispatched", "dispatches_match"}
+
+
+@pytest.mark.parametrize("field", ["total_bytes", "slack_bytes", "rounding_bytes", "budget_bytes"])
+def test_a_memory_table_that_does_not_add_up_fails_resident_match(field: str) -> None:
+    planned = plan()
+    run = clean_run(planned)
+    planned["memory"][1][field] += 4
+    assert failed(compare(planned, run)) == {"resident_match"}
+
+
+def test_a_fence_that_is_not_total_less_runtime_fails_resident_match() -> None:
+    planned = plan()
+    run = clean_run(planned)
+    planned["orders"]["fences"][0]["bytes"] += 4
+    assert failed(compare(planned, run)) == {"resident_match"}
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("figure", ["passes", "dispatches"])
+def test_a_falsified_count_of_work_is_different(phase: str, figure: str) -> None:
+    planned = plan()
+    run = clean_run(planned)
+    planned[figure][phase] += 1
+    assert "dispatches_match" in failed(compare(planned, run))
 
 
 def test_every_check_is_there_once_and_in_order() -> None:
