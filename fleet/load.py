@@ -17,7 +17,7 @@ from fleet.identity import index_in_id, kind_in_id, natural_order, topology_id
 from fleet.lint import warnings_of
 from fleet.machine import UNKNOWN, Budget, Device, Figure, Fleet, Host, Link, Memory, Quantity
 from fleet.references import DEFAULT_HOST, check, is_one_node
-from fleet.render import NATIVE_NAMES, REPORT_SCHEMA, native_form
+from fleet.render import NATIVE_NAMES, is_document, native_form
 from fleet.yaml_source import Document, Path, nearest, parse_text, printable, read_text
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Input:
 
     @property
     def is_report(self) -> bool:
-        return self.raw.get("schema") == REPORT_SCHEMA
+        return is_document(self.raw)
 
     @property
     def source(self) -> str:

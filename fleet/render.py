@@ -1,7 +1,8 @@
 """Fleet <-> the JSON of `kvwaybill fleet show`.
 
-The document has a schema name of its own because its fields carry the unit in their names (`capacity_bytes`), unlike
-those of a fleet file. Reading one back goes through the same checks as a file: `native_form` gives it a file's words.
+File and document are two forms of one schema: fields of the document carry the unit in their names (`capacity_bytes`),
+those of a file write it. `is_document` tells them apart. Reading a document goes through the same checks as a file:
+`native_form` gives it a file's words. Only the fields of the contract need be there, so that others may write one too.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import re
 from fractions import Fraction
 from typing import Any
 
+from fleet.identity import kind_in_id
 from fleet.machine import Device, Figure, Fleet, Host, Link, Memory, Quantity
 from fleet.units import UnitError, format_utilization, parse_plain_seconds, seconds_number
 
 _SMALL_NUMBER = re.compile(r"[0-9](\.[0-9]{1,20})?e-[0-9]{1,2}", re.ASCII)
 """How JSON writes a number below 0.0001."""
 
-FILE_SCHEMA = "kvwaybill/fleet/1"
-REPORT_SCHEMA = "kvwaybill/fleet-report/1"
+SCHEMA = "kvwaybill/fleet/1"
 
 NATIVE_NAMES = {
     "hosts": "nodes",
@@ -38,7 +39,7 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
     """The `fleet` document. `null` is unknown. `provenance` and `observed` are mappings by the figure's field name."""
     share = fleet.budget.utilization
     return {
-        "schema": REPORT_SCHEMA,
+        "schema": SCHEMA,
         "name": fleet.name,
         "label": fleet.label,
         "source": fleet.source,
@@ -119,8 +120,9 @@ def native_form(document: dict[str, Any]) -> dict[str, Any]:
 
     Anything misshapen is handed on as it is: the checks of the file then tell it.
     """
-    native = {"schema": FILE_SCHEMA, **_pick(document, "name", "label")}
-    native["hosts"] = _each(document.get("nodes"), _native_host)
+    native = {"schema": SCHEMA, "name": "fleet", **_pick(document, "name", "label")}
+    nodes = document.get("nodes")
+    native["hosts"] = _each([_named(row) for row in nodes] if isinstance(nodes, list) else nodes, _native_host)
     native["devices"] = _each(document.get("devices"), _native_device)
     native["links"] = _each(document.get("links"), _native_link)
     budget = document.get("budget")
@@ -141,6 +143,22 @@ def _each(rows: Any, turn: Any) -> Any:
     return [turn(row) if isinstance(row, dict) else row for row in rows] if isinstance(rows, list) else rows
 
 
+def _has(rows: Any, *names: str) -> bool:
+    return isinstance(rows, list) and any(isinstance(row, dict) and not row.keys().isdisjoint(names) for row in rows)
+
+
+def is_document(data: dict[str, Any]) -> bool:
+    """Whether parsed data is the JSON of `fleet show`, known by the fields that a file does not have."""
+    devices = data.get("devices")
+    memories = [row.get("memories") for row in devices if isinstance(row, dict)] if isinstance(devices, list) else []
+    return (
+        not data.keys().isdisjoint(("nics", "warnings", "digest"))
+        or _has(data.get("links"), "src", "dst")
+        or _has(devices, "topology_id")
+        or any(_has(held, "capacity_bytes") for held in memories)
+    )
+
+
 def _native_budget(row: dict[str, Any]) -> dict[str, Any]:
     native = _pick(row, "utilization")
     share = native.get("utilization")
@@ -151,12 +169,18 @@ def _native_budget(row: dict[str, Any]) -> dict[str, Any]:
     return native
 
 
+def _named(row: Any) -> Any:
+    return {"id": row} if isinstance(row, str) else row
+
+
 def _native_host(row: dict[str, Any]) -> dict[str, Any]:
     return _pick(row, "id", "numa_nodes") | _native_figures(row, "pinned_pool")
 
 
 def _native_device(row: dict[str, Any]) -> dict[str, Any]:
     native = _pick(row, "id", "kind", "index", "host", "sku", "uuid", "pci", "numa", "default_memory")
+    if "kind" not in row and isinstance(row.get("id"), str):
+        native["kind"] = kind_in_id(row["id"]) or "gpu"
     native["memories"] = _each(row.get("memories"), _native_memory)
     return native | _native_figures(row, "runtime")
 
@@ -180,6 +204,8 @@ def _native_figure(row: dict[str, Any], field: str) -> Any:
         return value
     provenance, observed = row.get("provenance"), row.get("observed")
     origin = provenance.get(field) if isinstance(provenance, dict) else None
+    if isinstance(provenance, str):
+        origin = {"provenance": provenance}
     seen = observed.get(field) if isinstance(observed, dict) else None
     figure: dict[str, Any] = {"declared": None, "observed": None}
     if value is not None:

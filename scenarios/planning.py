@@ -19,4 +19,6 @@ def make_plan(prepared: Prepared) -> dict[str, Any]:
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings]
     document["limits"] = plan_limits(None if prepared.ask.model.unknown else prepared.ask.request.attention)
-    return {"schema": document.pop("schema"), "verdict": document.pop("verdict"), "id": plan_id(document)} | document
+    document["id"] = plan_id(document)
+    first = ("schema", "verdict", "id")
+    return {name: document[name] for name in first} | {k: v for k, v in document.items() if k not in first}

@@ -279,7 +279,7 @@ def test_prints_twenty_faults_and_counts_the_rest():
 
 def test_a_fault_within_a_document_names_the_field_of_the_document():
     text = (
-        '{"schema": "kvwaybill/fleet-report/1", "name": "a", "devices": [{"id": "gpu:0", "kind": "gpu",\n'
+        '{"schema": "kvwaybill/fleet/1", "name": "a", "devices": [{"id": "gpu:0", "kind": "gpu",\n'
         '"memories": [{"name": "m", "capacity_bytes": -5}]}],\n'
         '"links": [{"src": "gpu:0", "dst": "gpu:1", "kind": "pcie", "latency_s": "x"}]}'
     )

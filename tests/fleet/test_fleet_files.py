@@ -417,3 +417,40 @@ def test_the_json_schema_of_the_file_names_every_field():
     assert schema["additionalProperties"] is False
     assert set(schema["$defs"]["LinkFile"]["required"]) == {"from", "to", "kind"}
     json.dumps(schema)
+
+
+def test_a_document_with_no_field_beyond_the_contract_is_read():
+    import json
+
+    devices = [
+        {
+            "id": f"gpu:{i}",
+            "topology_id": 500 + i,
+            "sku": "h100",
+            "uuid": None,
+            "pci": None,
+            "numa": None,
+            "memories": [
+                {
+                    "name": "HBM",
+                    "capacity_bytes": 80 * 2**30,
+                    "bandwidth_bytes_per_s": 3_350 * 10**9,
+                    "granule_bytes": 2 * 2**20,
+                    "provenance": "measured",
+                }
+            ],
+        }
+        for i in (0, 1)
+    ]
+    link = {"kind": "nvlink", "count": 18, "bandwidth_bytes_per_s": 450 * 10**9, "latency_s": 2e-06}
+    link |= {"peer_access": "direct", "provenance": "spec", "observed": None}
+    links = [{"src": "gpu:0", "dst": "gpu:1", **link}, {"src": "host", "dst": "gpu:0", **link, "peer_access": None}]
+    document = {"schema": "kvwaybill/fleet/1", "nodes": ["host"], "devices": devices, "nics": [], "links": links}
+    fleet = load_fleet("made.json", text=json.dumps(document | {"warnings": []}))
+    assert [d.id for d in fleet.devices] == ["gpu:0", "gpu:1"]
+    assert fleet.devices[0].memory.capacity.value == 80 * 2**30
+    assert fleet.devices[0].memory.capacity.declared.provenance == "measured"
+    assert [(k.src, k.dst, k.latency.value) for k in fleet.links] == [
+        ("gpu:0", "gpu:1", 2_000_000),
+        ("host", "gpu:0", 2_000_000),
+    ]
