@@ -1,6 +1,6 @@
 """How a number of a plan came about: its formula, the numbers put in, and where each came from.
 
-Everything is recomputed here from the plan's inputs and orders and set beside the plan's own figure; a plan whose figure
+Everything is recomputed here from the plan's inputs and orders and set beside the plan's own figure; a figure that
 does not follow from its parts is told so.
 """
 
@@ -16,11 +16,11 @@ from fleet.model import DTYPE_BYTES
 Document = dict[str, Any]
 
 CODES = {
-    "EXCEEDS_CAPACITY": "A device's total is larger than what its memory holds. No budget helps; hold less or take another.",
-    "EXCEEDS_BUDGET": "A device's total fits its memory but not the share of it that the plan may use (utilization, reserve).",
+    "EXCEEDS_CAPACITY": "A device's total is larger than its memory. No budget helps; hold less or take another.",
+    "EXCEEDS_BUDGET": "A device's total fits its memory but not the share that may be used (utilization, reserve).",
     "NO_ROUTE": "No chain of declared one-way links leads from one memory to the other. Links are never invented.",
     "PINNED_POOL_TOO_SMALL": "A staged copy must pass the host's pinned pool, and the pool does not hold one position.",
-    "CAPACITY_UNKNOWN": "The fleet does not state the capacity. The plan stays unverified: nothing is admitted on an unknown.",
+    "CAPACITY_UNKNOWN": "The fleet does not state the capacity. Nothing is admitted on an unknown.",
     "PEER_ACCESS_UNKNOWN": "The fleet does not say whether peer copies go direct. Both readings are in `alternatives`.",
     "MODEL_UNKNOWN": "The model's layout is not understood, so its weights and cache are not priced.",
     "SIZE_OVERFLOW": "A total passes 2^63 - 1 bytes, which no machine integer holds.",

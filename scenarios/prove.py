@@ -141,7 +141,7 @@ def _make(bench: Bench, hands: Callable[[], Hands] | None, memories: Iterable[Me
         if twin["tokens"] != run["tokens"] or twin["logits_top1_bits"] != run["logits_top1_bits"]:
             run["stray"] = {"accesses": 1, "detail": "the isolated twin of the run came to other tokens or logits"}
     deleted = {memory: execute(bench, hands=make(), without=("handoff",), memory=memory) for memory in memories}
-    return Made(run=run, deleted=dict(deleted))
+    return Made(run=run, deleted={str(memory): document for memory, document in deleted.items()})
 
 
 def _stray(report: StrayReport) -> Document:

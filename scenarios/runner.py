@@ -1,7 +1,7 @@
 """plan -> run -> comparison. The one path that `run` and `prove` take.
 
-Only an admitted plan can be run. The executor is handed the plan's orders and nothing else of it; the prediction is read
-again after the run, by `compare`.
+Only an admitted plan can be run. The executor is handed the plan's orders and nothing else of it; the prediction is
+read again after the run, by `compare`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The faults that a proof puts in on purpose, and the checks that each must trip.
 
-A check that nothing can fail proves nothing. So each sabotage is a run made by other hands (or beside a falsified plan),
-names the checks that must fail under it and those that must still pass, and `prove` fails when a sabotage gets by, or
+A check that nothing can fail proves nothing. So each sabotage is a run made by other hands (or beside a falsified
+plan), names the checks that must fail under it and those that must still pass, and `prove` fails when a sabotage gets by, or
 when a required check is never seen to fail.
 """
 
@@ -446,7 +446,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         hands=lambda material: NoDecode(material.chosen),
     ),
     Sabotage(
-        name="copied back", split_only=True, what="after the handoff a layer of K goes back: traffic that no order lists",
+        name="copied back", split_only=True, what="after the handoff a layer of K goes back, unordered",
         must_fail=("edges_match",), must_pass=(*SPLIT, "resident_match", "tokens_equal_single_device"),
         hands=lambda _: CopyBack(),
     ),

@@ -9,10 +9,9 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet.load import load_fleet
-
 from fleet.checkpoints import load_model
 from fleet.errors import DescriptionError, Fault
+from fleet.load import load_fleet
 from fleet.machine import Fleet
 from fleet.model import Model
 from fleet.placement import Placement
@@ -66,7 +65,7 @@ class Prepared:
 
 
 def prepare(wanted: Wanted, fleet_text: str | None = None) -> Prepared:
-    """Reads fleet, model and tokenizer. Raises DescriptionError with the faults of all of them, not of the first alone."""
+    """Reads fleet, model and tokenizer. Raises DescriptionError with the faults of all of them at once."""
     faults: list[Fault] = []
     fleet: Fleet | None = None
     model: Model | None = None
@@ -221,7 +220,8 @@ def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
     wanted = load_scenario(scenario)
     for given, replaced in _REPLACES.items():
         if given in words:
-            wanted = replace(wanted, **dict.fromkeys(replaced, None))
+            cleared: dict[str, Any] = dict.fromkeys(replaced)
+            wanted = replace(wanted, **cleared)
     return replace(wanted, **words)
 
 

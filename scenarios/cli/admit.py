@@ -47,11 +47,11 @@ def register(app: typer.Typer) -> None:
         plan_out: PlanOut = None,
         output: FormatOption = Format.text,
     ) -> int:
-        """Admit or refuse a placement, with reasons and exact bytes. 0 admitted, 1 refused, 2 wrong input, 3 unverified."""
+        """Admit or refuse a placement, with reasons and exact bytes. 0 admitted, 1 refused, 3 unverified."""
         opt.check_parallel(tp)
         words = opt.given(
-            model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill, decode=decode,
-            new_tokens=new_tokens, steps=steps, positions=positions, batch=batch, weights_dtype=weights_dtype,
+            model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
+            decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch, weights_dtype=weights_dtype,
             kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size), attention=attention, layout=layout,
             prefill_chunk=prefill_chunk, utilization=utilization,
         )  # fmt: skip

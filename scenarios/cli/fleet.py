@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
         else:
             from scenarios.fleet_text import fleet_text
 
-            console.result(fleet_text(document))
+            console.result(fleet_text(document, color=console.color))
         return YES
 
     @command(group, "catalog")
@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
     @command(group, "schema")
     def schema(console: Console) -> int:
         """The JSON Schema of fleet files."""
-        from fleet.load import fleet_schema
+        from fleet.schema import fleet_schema
 
         console.document(fleet_schema())
         return YES

@@ -74,8 +74,7 @@ def _progress(console: Console) -> Callable[[str, int, int], None] | None:
     def tell(what: str, done: int, parts: int) -> None:
         filled = 24 * done // parts
         bar = "#" * filled + "-" * (24 - filled)
-        end = "\r\x1b[K" if done == parts else ""
-        sys.stderr.write(f"\r\x1b[K[{bar}] {done}/{parts} {what}" if not end else end)
+        sys.stderr.write("\r\x1b[K" + (f"[{bar}] {done}/{parts} {what}" if done < parts else ""))
         sys.stderr.flush()
 
     return tell
