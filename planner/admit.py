@@ -187,7 +187,8 @@ def _too_small(device: Device, footprint: ArenaFootprint, budget: DeviceBudget, 
         code="EXCEEDS_CAPACITY" if over_capacity else "EXCEEDS_BUDGET", severity="error", device=device.id, line=line,
         needed_bytes=footprint.total_bytes, available_bytes=available,
         message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs"
-        f" {footprint.total_bytes:,} B, {why}; the budget is {available:,} B ({_percent(utilization)} of {budget.capacity_bytes:,} B, less reserve);"
+        f" {footprint.total_bytes:,} B, {why}; the budget is {available:,} B ({_percent(utilization)} of"
+        f" {budget.capacity_bytes:,} B, less reserve);"
         f" the line that no longer fits is {line} ({device.where})",
     )  # fmt: skip
 

@@ -22,10 +22,11 @@ from fleet.placement import Placement
 from scenarios.case import Proof
 from scenarios.compare import compare
 from scenarios.documents import plan_id
+from scenarios.faulty_hands import Stale
 from scenarios.limits import proof_limits
 from scenarios.planning import make_plan
 from scenarios.runner import Bench, Memory, execute, plan_for, set_up
-from scenarios.sabotage import SABOTAGES, Material, Sabotage, Stale
+from scenarios.sabotage import SABOTAGES, Material, Sabotage
 from scenarios.wanted import Prepared
 
 Document = dict[str, Any]

@@ -1,31 +1,37 @@
-"""The faults that a proof puts in on purpose, and the checks that each must trip.
+"""The sabotages of a proof, and the checks that each must trip.
 
 A check that nothing can fail proves nothing. So each sabotage is a run made by other hands (or beside a falsified
-plan), names the checks that must fail under it and those that must still pass, and `prove` fails when a sabotage gets by, or
-when a required check is never seen to fail.
+plan), names the checks that must fail under it and those that must still pass, and `prove` fails when one gets by,
+or when a required check is never seen to fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from executor.hands import Hands
+from scenarios.faulty_hands import (
+    AllOnOneDevice,
+    AnotherBody,
+    CopyBack,
+    HandoffDeleted,
+    KeysForValues,
+    NoDecode,
+    OneCopyTooMany,
+    OneDispatchElsewhere,
+    OnePositionShort,
+    Stale,
+    StaleCache,
+    StrayRead,
+    Theatre,
+    UnlistedAllocation,
+    WeightsMissing,
+    WrongLayer,
+)
 
-from executor.buffer import Buffer
-from executor.events import Copied, Dispatched, Event, Label
-from executor.hands import Hands, Piece
-from executor.instance import BaseInstance, Phase
-from executor.kernels import run_op
-from executor.transformer import Cache, Instance, WeightSet
-from planner.orders import Step
-
-Array = npt.NDArray[Any]
 Document = dict[str, Any]
-Stale = dict[tuple[str, int], Array]
-"""(tensor, layer) -> the cache (positions, KD) that another prompt left behind."""
 
 BYTES = ("edges_match", "handoff_bytes_match")
 SPLIT = ("one_program_text", "decode_dispatched", "device_switch_at_phase_boundary")
@@ -54,294 +60,6 @@ class Sabotage:
     layers: int = 1
     hands: Callable[[Material], Hands] | None = None
     falsify: Callable[[Document], Document] | None = None
-
-
-class HandoffDeleted(Hands):
-    """The device-to-device copies are simply not made."""
-
-    def handoff(self, order: int, step: Step) -> None:
-        if step.mode in ("up", "down"):
-            super().handoff(order, step)
-
-
-def _across(piece: Piece) -> bool:
-    """Whether the piece goes between devices: a hop up or down is no part of these faults."""
-    return piece.mode not in ("up", "down")
-
-
-class KeysForValues(Hands):
-    """K goes where V belongs and the reverse: the same bytes on every edge."""
-
-    def source(self, piece: Piece) -> Buffer:
-        if not _across(piece):
-            return super().source(piece)
-        return super().source(replace(piece, tensor="v" if piece.tensor == "k" else "k"))
-
-
-class WrongLayer(Hands):
-    """Each layer gets its neighbour's cache: the same bytes on every edge."""
-
-    def source(self, piece: Piece) -> Buffer:
-        if piece.layer < 0 or not _across(piece):
-            return super().source(piece)
-        return super().source(replace(piece, layer=(piece.layer + 1) % self.machine.model.n_layers))
-
-    def copy(self, piece: Piece) -> None:
-        super().copy(piece)
-        if piece.layer < 0 and _across(piece):  # the whole array is one copy: its layers change places on arrival
-            arrived = self.target(piece).array
-            arrived[:] = np.roll(arrived, 1, axis=0)
-
-
-class OnePositionShort(Hands):
-    """The last position of the prompt stays behind."""
-
-    def copy(self, piece: Piece) -> None:
-        last = self.machine.orders.workload.prompt_tokens
-        if not _across(piece) or not piece.p0 < last <= piece.p1:
-            super().copy(piece)
-        elif last - 1 > piece.p0:
-            layers = range(self.machine.model.n_layers) if piece.layer < 0 else [piece.layer]
-            for layer in layers:
-                super().copy(replace(piece, layer=layer, p1=last - 1))
-
-
-class OneCopyTooMany(Hands):
-    """The first piece of K is copied twice: nothing else changes."""
-
-    def copy(self, piece: Piece) -> None:
-        super().copy(piece)
-        if piece.tensor == "k" and piece.layer <= 0 and piece.p0 == 0 and _across(piece):
-            super().copy(piece)
-
-
-class StaleCache(Hands):
-    """Nothing is copied, but every copy is told; what decode finds is the cache of another prompt of this length."""
-
-    def __init__(self, stale: Stale) -> None:
-        self.stale = stale
-
-    def copy(self, piece: Piece) -> None:
-        if not _across(piece):
-            super().copy(piece)
-            return
-        target = self.target(piece).array
-        layers = range(self.machine.model.n_layers) if piece.layer < 0 else [piece.layer]
-        for number, layer in enumerate(layers):
-            part = target[number] if piece.layer < 0 else target
-            part[:] = self.stale[piece.tensor, layer][piece.p0 : piece.p1]
-        self._tell(piece, target.nbytes)
-
-    def _tell(self, piece: Piece, nbytes: int) -> None:
-        orders = self.machine.orders
-        label = Label("handoff", piece.order, piece.tensor, piece.layer, piece.p0, piece.p1 - piece.p0)
-        src, dst = orders.device(piece.src), orders.device(piece.dst)
-        if piece.mode == "staged":
-            label = replace(label, row_src=src.id, row_dst=dst.id)
-            self.machine.buffer("host:bounce", "bounce").array.fill(1.0)
-            self.hear(Copied("d2h", src.id, src.host, src.topology_id, None, nbytes, label))
-            self.hear(Copied("h2d", dst.host, dst.id, None, dst.topology_id, nbytes, label))
-            return
-        kind = "d2d" if src.id == dst.id else "p2p"
-        self.hear(Copied(kind, src.id, dst.id, src.topology_id, dst.topology_id, nbytes, label))  # type: ignore[arg-type]  # one of two literals
-
-
-class _Elsewhere(Hands):
-    """Operations that work on other memory than the ABI was told: past it, on raw arrays."""
-
-    def moved(self, buffer: Buffer) -> Array | None:
-        """The array that is used in place of this buffer; None = the buffer itself."""
-        raise NotImplementedError
-
-    def dispatch(self, device: str, op: str, out: Buffer, *operands: Buffer, label: Label, **scalars: int) -> None:
-        arrays = [self.moved(buffer) for buffer in (out, *operands)]
-        if label.phase != "decode" or all(array is None for array in arrays):
-            super().dispatch(device, op, out, *operands, label=label, **scalars)
-            return
-        real = [b.array if a is None else a for a, b in zip(arrays, (out, *operands), strict=True)]
-        run_op(op, *real, **scalars)
-        if op == "matmul":
-            spec = self.machine.backend.devices[device]
-            shape = (out.shape[0], *operands[-1].shape)
-            self.hear(Dispatched(spec.id, spec.topology_id, spec.index, op, shape, label))
-
-
-class Theatre(_Elsewhere):
-    """The handoff is made, and decode reads prefill's own array all the same."""
-
-    def cache(self, phase: Phase) -> Cache:
-        if phase == "decode" and self.machine.orders.workload.attention == "host":
-            return super().cache("prefill")
-        return super().cache(phase)
-
-    def moved(self, buffer: Buffer) -> Array | None:
-        for tensor in ("k", "v"):
-            mine = self._whole("decode", tensor)
-            if mine is not None and mine.address <= buffer.address < mine.address + mine.nbytes:
-                other = self._whole("prefill", tensor)
-                assert other is not None
-                first = (buffer.address - mine.address) // 4
-                count = buffer.nbytes // 4
-                return other.array.reshape(-1)[first : first + count].reshape(buffer.shape)
-        return None
-
-    def _whole(self, phase: Phase, tensor: str) -> Buffer | None:
-        orders = self.machine.orders
-        if orders.workload.attention == "host":
-            return None
-        return self.machine.cache(orders.prefill if phase == "prefill" else orders.decode, phase, tensor)
-
-
-class OneDispatchElsewhere(Hands):
-    """In the middle of decode one matmul is computed with the weights of prefill's device, and says so."""
-
-    chosen = ("w1", 0)
-
-    def dispatch(self, device: str, op: str, out: Buffer, *operands: Buffer, label: Label, **scalars: int) -> None:
-        work = self.machine.orders.workload
-        middle = work.prompt_tokens + (work.passes - work.prompt_tokens) // 2
-        if label.step != middle or op != "matmul" or (label.tensor, label.layer) != self.chosen:
-            super().dispatch(device, op, out, *operands, label=label, **scalars)
-            return
-        first = self.machine.orders.prefill
-        weight = self.machine.buffer(first, f"weights/{label.tensor}").array[label.layer]
-        run_op(op, out.array, operands[0].array, weight)
-        spec = self.machine.backend.devices[first]
-        self.hear(Dispatched(spec.id, spec.topology_id, spec.index, op, (out.shape[0], *weight.shape), label))
-
-
-class AllOnOneDevice(_Elsewhere):
-    """One device does everything and the account names two: what Vx #347 warns of."""
-
-    def stage(self, order: int, tensor: str, device: str) -> None:
-        if device == self.machine.orders.prefill:
-            super().stage(order, tensor, device)
-            return
-        buffer = self.machine.buffer(device, f"weights/{tensor}")
-        self.hear(self._copied("h2d", self.machine.orders.device(device).host, device, buffer.nbytes, order, "weights"))
-
-    def copy(self, piece: Piece) -> None:
-        if piece.mode == "up":
-            super().copy(piece)
-        elif piece.mode == "down":
-            source = self.machine.cache(self.machine.orders.prefill, "prefill", piece.tensor).array
-            target = self.target(piece).array
-            target[:] = source if piece.layer < 0 else source[piece.layer, piece.p0 : piece.p1]
-            host = self.machine.orders.device(piece.src).host
-            self.hear(self._copied("d2h", piece.src, host, target.nbytes, piece.order, piece.tensor, "handoff"))
-        else:
-            nbytes = self.target(piece).nbytes
-            event = self._copied("p2p", piece.src, piece.dst, nbytes, piece.order, piece.tensor, "handoff")
-            self.hear(event)
-
-    def moved(self, buffer: Buffer) -> Array | None:
-        """The same weights, or the cache, of prefill's device; the activations stay where they are."""
-        machine = self.machine
-        for name, mine in machine.buffers[machine.orders.decode].items():
-            if not name.startswith("act/") and mine.address <= buffer.address < mine.address + mine.nbytes:
-                twin = machine.buffers[machine.orders.prefill][name.replace("kv/decode", "kv/prefill")]
-                first = (buffer.address - mine.address) // 4
-                return twin.array.reshape(-1)[first : first + buffer.nbytes // 4].reshape(buffer.shape)
-        return None
-
-    def _copied(
-        self, kind: str, src: str, dst: str, nbytes: int, order: int, tensor: str, phase: str = "stage"
-    ) -> Event:
-        ids = {spec.id: spec.topology_id for spec in self.machine.backend.devices.values()}
-        label = Label(phase, order, tensor)  # type: ignore[arg-type]  # stage or handoff
-        return Copied(kind, src, dst, ids.get(src), ids.get(dst), nbytes, label)  # type: ignore[arg-type]  # a copy kind
-
-
-class AnotherBody(Hands):
-    """Decode runs a copied function body in which two steps changed places: the same numbers, another program."""
-
-    def program(self, phase: Phase) -> Callable[..., None]:
-        return _values_before_keys if phase == "decode" else super().program(phase)
-
-
-def _values_before_keys(device: Instance, weights: WeightSet, kv: Cache, tokens: Any, position: int) -> None:
-    """The program text with V computed before K."""
-    act = device.rows()
-    device.embed(act.x, weights.token_embedding, tokens)
-    for layer in range(device.n_layers):
-        k, v = device.at(kv.k[layer], position), device.at(kv.v[layer], position)
-        device.rmsnorm(act.xb, act.x, weights.rms_att[layer])
-        device.matmul(act.q, act.xb, weights.wq[layer])
-        device.matmul(v, act.xb, weights.wv[layer])
-        device.matmul(k, act.xb, weights.wk[layer])
-        device.rope(act.q, k, layer, position)
-        device.attention(act.xb, act.q, kv.k[layer], kv.v[layer], layer, position)
-        device.matmul(act.xb2, act.xb, weights.wo[layer])
-        device.add(act.x, act.xb2, layer)
-        device.rmsnorm(act.xb, act.x, weights.rms_ffn[layer])
-        device.matmul(act.hb, act.xb, weights.w1[layer])
-        device.matmul(act.hb2, act.xb, weights.w3[layer])
-        device.swiglu(act.hb, act.hb2, layer)
-        device.matmul(act.xb2, act.hb, weights.w2[layer])
-        device.add(act.x, act.xb2, layer)
-    x = device.last(act.x)
-    device.rmsnorm(x, x, weights.rms_final)
-    logits = device.logits()
-    device.matmul(logits, x, weights.classifier)
-    device.argmax(logits)
-
-
-class WeightsMissing(Hands):
-    """The decode device never gets one of its tensors."""
-
-    def stage(self, order: int, tensor: str, device: str) -> None:
-        if device != self.machine.orders.decode or tensor != "wq":
-            super().stage(order, tensor, device)
-
-
-class UnlistedAllocation(Hands):
-    """One small buffer that the orders do not list."""
-
-    done = False
-
-    def prepare(self) -> None:
-        if not self.done:
-            self.machine.backend.alloc(self.machine.orders.decode, "unlisted", (1,), "fp32")
-            self.done = True
-
-
-class NoDecode(Hands):
-    """No decode pass is computed; the ids come out of a drawer."""
-
-    def __init__(self, chosen: tuple[int, ...]) -> None:
-        self.chosen = chosen
-
-    def forward(
-        self, instance: BaseInstance, cache: Cache, ids: Sequence[int], position: int, wants_logits: bool
-    ) -> int | None:
-        if instance.phase == "prefill":
-            return super().forward(instance, cache, ids, position, wants_logits)
-        instance.entries = []
-        return self.chosen[position - self.machine.orders.workload.prompt_tokens + 1]
-
-
-class StrayRead(Hands):
-    """Decode looks once at prefill's cache and uses nothing of it: only the locked memory can tell."""
-
-    def cache(self, phase: Phase) -> Cache:
-        if phase == "decode":
-            machine = self.machine
-            float(machine.cache(machine.cache_arena("prefill"), "prefill", "k").array[0, 0, 0])
-        return super().cache(phase)
-
-
-class CopyBack(Hands):
-    """After the handoff a layer of K goes back the way it came, into the room that it came from: unplanned traffic."""
-
-    def handoff(self, order: int, step: Step) -> None:
-        super().handoff(order, step)
-        if step.mode in ("up", "down") or step.tensor != "v":
-            return
-        machine, orders = self.machine, self.machine.orders
-        source = machine.cache(orders.decode, "decode", "k").at(0)
-        target = machine.cache(orders.prefill, "prefill", "k").at(0)
-        label = Label("handoff", order, "k", 0, 0, source.shape[0])
-        machine.backend.copy_p2p(orders.decode, source, orders.prefill, target, label)
 
 
 def falsified_bytes(plan: Document) -> Document:

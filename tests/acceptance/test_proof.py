@@ -82,13 +82,13 @@ def test_a_check_that_nothing_fails_fails_the_proof(monkeypatch: pytest.MonkeyPa
     others = tuple(s for s in SABOTAGES if "one_program_text" not in s.must_fail and s.name != "no decode")
     monkeypatch.setattr(proving, "SABOTAGES", others)
     proof = proof_of("two-gpu")
-    assert proof["never_failed"] == ["one_program_text", "decode_dispatched"]
+    assert {"one_program_text", "decode_dispatched"} <= set(proof["never_failed"])
     assert proof["verdict"] == "not proved"
 
 
 def test_a_dishonest_run_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clean run itself is made by hands that copy once too often."""
-    from scenarios.sabotage import OneCopyTooMany
+    from scenarios.faulty_hands import OneCopyTooMany
 
     monkeypatch.setattr(proving, "Hands", OneCopyTooMany)
     assert proof_of("two-gpu")["verdict"] == "not proved"
