@@ -52,8 +52,8 @@ def register(app: typer.Typer) -> None:
         words = opt.given(
             model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
             decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
-            weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size), attention=attention, layout=layout,
-            prefill_chunk=prefill_chunk, utilization=utilization,
+            weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size),
+            attention=attention, layout=layout, prefill_chunk=prefill_chunk, utilization=utilization,
         )  # fmt: skip
         plans = _plans(scenario, fleet or [], words)
         _print(console, plans, output)
