@@ -244,6 +244,10 @@ class Backend(ABC):
             raise DeviceMismatchError(f"address {address:#x} lies in no arena; known: {', '.join(self._arenas)}")
         return found
 
+    def poison_words(self, request: int) -> set[int]:
+        """The words that `poison(request)` fills the arenas with."""
+        return {poison_word(key, request) for key in self._keys.values()}
+
     def poison(self, request: int) -> None:
         """Fill every arena anew, with words that it held for no other request. Buffers stay, their content goes."""
         self._open()

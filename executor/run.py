@@ -127,7 +127,7 @@ class Executor:
         return self._facts()
 
     def _reset(self) -> None:
-        self._request += 1
+        self._request = self._next_request()
         if self._guard is not None:
             self._guard.look(self.machine)
         self.ledger = Ledger(self._ledger_rows(), self._places)
@@ -140,6 +140,15 @@ class Executor:
         if self._lookout is not None:
             self._lookout.before(zeroed=self._memory == "zeroed")
         self.hands.prepare()
+
+    def _next_request(self) -> int:
+        """The next number whose poison stands in no weight: else the witness would take such a weight for poison."""
+        request = self._request + 1
+        while self.weights.holds_nan and any(
+            map(self.weights.contains_word, self.machine.backend.poison_words(request))
+        ):
+            request += 1
+        return request
 
     def _ledger_rows(self) -> int:
         """Room for every event that the orders can cause, and as much again for those that they do not list."""

@@ -30,6 +30,7 @@ class Weights:
     def __init__(self, model: Model, tensors: dict[str, F32]) -> None:
         self.model = model
         self._tensors = tensors
+        self._bad: dict[str, tuple[int, int]] | None = None
 
     def tensor(self, name: str) -> F32:
         """The tensor called `name`; KeyError when the table does not list it."""
@@ -37,15 +38,28 @@ class Weights:
 
     def check(self) -> list[str]:
         """Warnings in words, one for each tensor that holds NaN or infinity, of those that a pass reads."""
-        warnings = []
-        for spec in self._read():
-            nan = inf = 0
-            for chunk in _chunks(self._tensors[spec.name]):
-                nan += int(np.isnan(chunk).sum())
-                inf += int(np.isinf(chunk).sum())
-            if nan or inf:
-                warnings.append(f"{spec.name} holds {nan:,} NaN and {inf:,} infinite values: the tokens mean nothing")
-        return warnings
+        return [
+            f"{name} holds {nan:,} NaN and {inf:,} infinite values: the tokens mean nothing"
+            for name, (nan, inf) in self._not_finite().items()
+        ]
+
+    @property
+    def holds_nan(self) -> bool:
+        """Whether any value is NaN: only then can a word of the weights equal a poison, which is a NaN pattern."""
+        return any(nan for nan, _ in self._not_finite().values())
+
+    def _not_finite(self) -> dict[str, tuple[int, int]]:
+        """Tensor -> (NaN, infinite values), where there are any; counted once."""
+        if self._bad is None:
+            self._bad = {}
+            for spec in self._read():
+                nan = inf = 0
+                for chunk in _chunks(self._tensors[spec.name]):
+                    nan += int(np.isnan(chunk).sum())
+                    inf += int(np.isinf(chunk).sum())
+                if nan or inf:
+                    self._bad[spec.name] = (nan, inf)
+        return self._bad
 
     def contains_word(self, word: int) -> bool:
         """Whether any 32-bit word of a tensor that a pass reads equals `word` (a poison must not)."""
