@@ -26,6 +26,7 @@ def plan_text(plan: Document, *, color: bool = False) -> str:
     blocks = [
         [_verdict(plan["verdict"], paint) + _placed(plan)],
         _reasons(plan.get("reasons") or [], paint),
+        _other_changes(plan, paint),
         _memory(plan.get("memory") or [], paint),
         _waybill(plan.get("waybill") or [], paint),
         _edges(plan.get("edges") or [], paint),
@@ -129,6 +130,21 @@ def _reasons(reasons: list[Document], paint: Paint) -> list[str]:
         if reason.get("fix"):
             lines.append(f"    fix: {fix_words(reason['fix'])}")
     return lines if reasons else []
+
+
+def _other_changes(plan: Document, paint: Paint) -> list[str]:
+    """What else would be admitted, one single change a line; and both readings where peer access is unknown."""
+    lines = []
+    told = [reason.get("fix") for reason in plan.get("reasons") or []]
+    for entry in plan.get("alternatives") or []:
+        if entry.get("reading"):
+            edges = (e for e in entry.get("edges") or [] if e["bytes"])
+            carried = ", ".join(f"{e['src']} -> {e['dst']} {e['bytes']:,} B / {e['copies']:,}" for e in edges)
+            lines.append(f"  - if peer access is {entry['reading']}: {carried}")
+        elif entry not in told:
+            lines.append(f"  - {fix_words(entry)}")
+    title = "Each of these alone would be admitted too" if plan["verdict"] == "refused" else "Both readings"
+    return [paint(title, "bold"), *lines] if lines else []
 
 
 def fix_words(fix: Document) -> str:
