@@ -1,0 +1,270 @@
+"""The steps of the program text on packed memory, by address: strict, with the exact bits of `executor.kernels`.
+
+Addresses are int64 and everything is f32 unless a name says otherwise. A step trusts its addresses and extents: who
+builds a plan (`executor.packed.plan`) has checked them. `mode`: see `executor.packed.lanes`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from executor.packed.jit import carray, compiled, reordered
+from executor.packed.lanes import (
+    f32_pointer,
+    i32_pointer,
+    tile_1x1,
+    tile_1x2,
+    tile_1x6,
+    tile_2x1,
+    tile_4x1,
+)
+from executor.packed.vector_exp import fast_softmax, fast_swiglu
+
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
+_EPSILON = np.float32(1e-5)
+_ROPE_BASE = np.float32(10000.0)
+_COLUMN = 64
+_TILE_TOKENS = 6
+
+
+@compiled
+def multiply(
+    out: int, out_stride: int, x: int, x_stride: int, n_tokens: int, w: int, block_stride: int, n: int, rows: int,
+    mode: Any,
+) -> None:  # fmt: skip
+    """out[t][r] = sum over j < n of w[r][j] * x[t][j], `rows` packed rows. Strides in bytes; out is not x or w.
+
+    One token takes four blocks at once, the last four overlapping those before: a row that is summed twice has the same
+    bits. Several tokens share each block.
+    """
+    blocks = (rows + 15) // 16
+    if n_tokens == 1:
+        wide = 4 if blocks >= 4 else (2 if blocks >= 2 else 1)
+        b = 0
+        while b < blocks:
+            b = min(b, blocks - wide)
+            lanes = rows - (b + wide - 1) * 16
+            o, v = out + b * _COLUMN, w + b * block_stride
+            if wide == 4:
+                tile_4x1(o, out_stride, x, x_stride, v, block_stride, n, lanes, 0, mode)
+            elif wide == 2:
+                tile_2x1(o, out_stride, x, x_stride, v, block_stride, n, lanes, 0, mode)
+            else:
+                tile_1x1(o, out_stride, x, x_stride, v, block_stride, n, lanes, 0, mode)
+            b += wide
+        return
+    for b in range(blocks):
+        lanes = rows - b * 16
+        o, v = out + b * _COLUMN, w + b * block_stride
+        t = 0
+        while t + 6 <= n_tokens:
+            tile_1x6(o + t * out_stride, out_stride, x + t * x_stride, x_stride, v, block_stride, n, lanes, 0, mode)
+            t += 6
+        while t + 2 <= n_tokens:
+            tile_1x2(o + t * out_stride, out_stride, x + t * x_stride, x_stride, v, block_stride, n, lanes, 0, mode)
+            t += 2
+        if t < n_tokens:
+            tile_1x1(o + t * out_stride, out_stride, x + t * x_stride, x_stride, v, block_stride, n, lanes, 0, mode)
+
+
+@compiled
+def embed(x: int, table: int, dim: int, vocab: int, tokens: int, n_tokens: int) -> int:
+    """x[t] = row tokens[t] of a packed table. Gives -1, or the index of the first token outside it, where it stops."""
+    ids = carray(i32_pointer(tokens), (n_tokens,))
+    out = carray(f32_pointer(x), (n_tokens, dim))
+    packed = carray(f32_pointer(table), ((vocab + 15) // 16, dim, 16))
+    for t in range(n_tokens):
+        token = ids[t]
+        if token < 0 or token >= vocab:
+            return t
+        block, lane = token // 16, token % 16
+        for i in range(dim):
+            out[t, i] = packed[block, i, lane]
+    return -1
+
+
+@reordered
+def _squares_in_any_order(row: Any) -> Any:
+    total = _ZERO
+    for j in range(row.shape[0]):
+        total += row[j] * row[j]
+    return total
+
+
+@compiled
+def rmsnorm(out: int, x: int, weight: int, dim: int, n_tokens: int, mode: Any) -> None:
+    """out[t] = weight * (x[t] / sqrt(mean of squares + 1e-5)); out may be x."""
+    xs = carray(f32_pointer(x), (n_tokens, dim))
+    outs = carray(f32_pointer(out), (n_tokens, dim))
+    ws = carray(f32_pointer(weight), (dim,))
+    for t in range(n_tokens):
+        ss = _ZERO
+        if mode is None:
+            for j in range(dim):
+                ss += xs[t, j] * xs[t, j]
+        else:
+            ss = _squares_in_any_order(xs[t])
+        ss /= np.float32(dim)
+        ss += _EPSILON
+        ss = _ONE / math.sqrt(ss)
+        for j in range(dim):
+            outs[t, j] = ws[j] * (ss * xs[t, j])
+
+
+@compiled
+def rope(row: int, width: int, n_tokens: int, cos: int, sin: int, position: int, head_dim: int) -> None:
+    """Rotate the pairs (i, i + 1) of rows (n_tokens, width) in place, by the angles of positions from `position` on."""
+    half = head_dim // 2
+    rows = carray(f32_pointer(row), (n_tokens, width // head_dim, half, 2))
+    c = carray(f32_pointer(cos + position * half * 4), (n_tokens, half))
+    s = carray(f32_pointer(sin + position * half * 4), (n_tokens, half))
+    for t in range(n_tokens):
+        for h in range(rows.shape[1]):
+            for i in range(half):
+                a, b = rows[t, h, i, 0], rows[t, h, i, 1]
+                rows[t, h, i, 0] = a * c[t, i] - b * s[t, i]
+                rows[t, h, i, 1] = a * s[t, i] + b * c[t, i]
+
+
+@compiled
+def rope_table(cos: int, sin: int, positions: int, head_dim: int) -> None:
+    """cos, sin of position * 10000^-(i / head_dim) for the even i below head_dim: (positions, head_dim / 2) each."""
+    half = head_dim // 2
+    c = carray(f32_pointer(cos), (positions, half))
+    s = carray(f32_pointer(sin), (positions, half))
+    for h in range(half):
+        frequency = _ONE / math.pow(_ROPE_BASE, np.float32(2 * h) / np.float32(head_dim))
+        for p in range(positions):
+            angle = np.float32(p) * frequency
+            c[p, h] = math.cos(angle)
+            s[p, h] = math.sin(angle)
+
+
+@compiled
+def store_kv(
+    k: int, v: int, k_layer: int, v_layer: int, position: int, n_tokens: int, positions: int, n_kv_heads: int,
+    head_dim: int,
+) -> None:  # fmt: skip
+    """Put rows k and v (n_tokens, kv_dim) at their positions in one layer of the paged caches."""
+    ks = carray(f32_pointer(k), (n_tokens, n_kv_heads, head_dim))
+    vs = carray(f32_pointer(v), (n_tokens, n_kv_heads, head_dim))
+    pages, blocks = (positions + 15) // 16, (head_dim + 15) // 16
+    k_cache = carray(f32_pointer(k_layer), (n_kv_heads, pages, head_dim, 16))
+    v_cache = carray(f32_pointer(v_layer), (n_kv_heads, blocks, positions, 16))
+    for t in range(n_tokens):
+        p = position + t
+        for h in range(n_kv_heads):
+            for i in range(head_dim):
+                k_cache[h, p // 16, i, p % 16] = ks[t, h, i]
+                v_cache[h, i // 16, p, i % 16] = vs[t, h, i]
+
+
+@compiled
+def softmax(row: int, n: int, root: Any, mode: Any) -> None:
+    """The scores of n positions by `root`, then their softmax, in place."""
+    scores = carray(f32_pointer(row), (n,))
+    for p in range(n):
+        scores[p] /= root
+    if mode is None:
+        top = scores[0]
+        for p in range(1, n):
+            if scores[p] > top:
+                top = scores[p]
+        total = _ZERO
+        for p in range(n):
+            scores[p] = math.exp(scores[p] - top)
+            total += scores[p]
+        for p in range(n):
+            scores[p] /= total
+    else:
+        fast_softmax(row, n)
+
+
+@compiled
+def attend_one(
+    out: int, q: int, k_layer: int, v_layer: int, att: int, n: int, positions: int, n_heads: int, n_kv_heads: int,
+    head_dim: int, mode: Any,
+) -> None:  # fmt: skip
+    """out = softmax(q . k / sqrt(head_dim)) v over positions 0 .. n - 1; the query heads of a KV head go side by side.
+
+    att: scratch (n_heads, positions).
+    """
+    group = n_heads // n_kv_heads
+    root = math.sqrt(np.float32(head_dim))
+    k_head, v_head = (positions + 15) // 16 * head_dim * _COLUMN, (head_dim + 15) // 16 * positions * _COLUMN
+    for h in range(n_kv_heads):
+        row, head = att + h * group * positions * 4, h * group * head_dim * 4
+        k, v = k_layer + h * k_head, v_layer + h * v_head
+        multiply(row, positions * 4, q + head, head_dim * 4, group, k, head_dim * _COLUMN, head_dim, n, mode)
+        for g in range(group):
+            softmax(row + g * positions * 4, n, root, mode)
+        multiply(out + head, head_dim * 4, row, positions * 4, group, v, positions * _COLUMN, n, head_dim, mode)
+
+
+@compiled
+def attend_many(
+    out: int, q: int, k_layer: int, v_layer: int, att: int, position: int, n_tokens: int, positions: int, n_heads: int,
+    n_kv_heads: int, head_dim: int, mode: Any,
+) -> None:  # fmt: skip
+    """As `attend_one` for tokens at positions from `position` on, each over the positions up to its own.
+
+    A tile of tokens shares each page; the few positions that only its later tokens see are added one token at a time,
+    in the same order. att: scratch (n_heads, positions), a row a token of the tile.
+    """
+    group, width = n_heads // n_kv_heads, n_heads * head_dim * 4
+    root = math.sqrt(np.float32(head_dim))
+    k_head, v_head = (positions + 15) // 16 * head_dim * _COLUMN, (head_dim + 15) // 16 * positions * _COLUMN
+    tile = min(_TILE_TOKENS, n_heads)
+    for h in range(n_heads):
+        k, v = k_layer + h // group * k_head, v_layer + h // group * v_head
+        for first in range(0, n_tokens, tile):
+            count, shared = min(tile, n_tokens - first), position + first + 1
+            start = first * width + h * head_dim * 4
+            multiply(
+                att, positions * 4, q + start, width, count, k, head_dim * _COLUMN, head_dim, shared + count - 1, mode
+            )
+            for t in range(count):
+                softmax(att + t * positions * 4, shared + t, root, mode)
+            multiply(out + start, width, att, positions * 4, count, v, positions * _COLUMN, shared, head_dim, mode)
+            for t in range(1, count):
+                for b in range((head_dim + 15) // 16):
+                    tile_1x1(
+                        out + start + t * width + b * _COLUMN, width, att + (t * positions + shared) * 4, 0,
+                        v + (b * positions + shared) * _COLUMN, 0, t, head_dim - b * 16, 1, mode,
+                    )  # fmt: skip
+
+
+@compiled
+def add(x: int, y: int, n: int) -> None:
+    """x += y, n floats."""
+    xs, ys = carray(f32_pointer(x), (n,)), carray(f32_pointer(y), (n,))
+    for i in range(n):
+        xs[i] += ys[i]
+
+
+@compiled
+def swiglu(h1: int, h3: int, n: int, mode: Any) -> None:
+    """h1 = h1 * (1 / (1 + exp(-h1))) * h3, n floats."""
+    if mode is None:
+        gate, other = carray(f32_pointer(h1), (n,)), carray(f32_pointer(h3), (n,))
+        for i in range(n):
+            v = gate[i]
+            v *= _ONE / (_ONE + math.exp(-v))
+            gate[i] = v * other[i]
+    else:
+        fast_swiglu(h1, h3, n)
+
+
+@compiled
+def argmax(logits: int, n: int) -> int:
+    """The index of the first largest logit. A NaN never wins; one at index 0 is never beaten."""
+    values = carray(f32_pointer(logits), (n,))
+    best, top = 0, values[0]
+    for i in range(1, n):
+        if values[i] > top:
+            best, top = i, values[i]
+    return best
