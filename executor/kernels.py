@@ -12,23 +12,22 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
 # A vector math library rounds unlike the C library, and numba decides on it when it is first imported.
 os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba.core import config
 
 from executor.arena import NUMPY_DTYPES
+from executor.jit import compiled
 from executor.ops import check_positions, check_shapes, op_spec, ordered_scalars
 from fleet.errors import BackendError, BackendUnavailableError
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
-F = TypeVar("F", bound=Callable[..., Any])
 
 _DTYPE_NAMES = {value: key for key, value in NUMPY_DTYPES.items()}
 _ZERO = np.float32(0.0)
@@ -49,11 +48,7 @@ def require_c_library_math() -> None:
 require_c_library_math()
 
 
-def _compiled(function: F) -> F:
-    return cast(F, numba.njit(cache=True, error_model="numpy", nogil=True)(function))
-
-
-@_compiled
+@compiled
 def embed(x: F32, table: F32, tokens: I32) -> int:
     """x[t] = table[tokens[t]]. Gives -1, or the index of the first token outside the table, where it stops."""
     for t in range(tokens.shape[0]):
@@ -65,7 +60,7 @@ def embed(x: F32, table: F32, tokens: I32) -> int:
     return -1
 
 
-@_compiled
+@compiled
 def rmsnorm(out: F32, x: F32, weight: F32) -> None:
     """out[t] = weight * (x[t] / sqrt(mean of squares + 1e-5)); out may be x."""
     n = x.shape[1]
@@ -80,7 +75,7 @@ def rmsnorm(out: F32, x: F32, weight: F32) -> None:
             out[t, j] = weight[j] * (ss * x[t, j])
 
 
-@_compiled
+@compiled
 def matmul(out: F32, x: F32, w: F32) -> None:
     """out[t, i] = sum over j of w[i, j] * x[t, j], each sum in the order of j. Eight rows of w are read at once."""
     d, n = w.shape
@@ -114,7 +109,7 @@ def matmul(out: F32, x: F32, w: F32) -> None:
             out[t, i] = a
 
 
-@_compiled
+@compiled
 def rope(q: F32, k: F32, cos: F32, sin: F32, pos0: int, head_dim: int) -> None:
     """Rotate the pairs (i, i + 1) of q and k in place by the angles of their position, from tables of `rope_table`."""
     for t in range(q.shape[0]):
@@ -131,7 +126,7 @@ def rope(q: F32, k: F32, cos: F32, sin: F32, pos0: int, head_dim: int) -> None:
                 k[t, i + 1] = a * s + b * c
 
 
-@_compiled
+@compiled
 def attention(
     out: F32,
     q: F32,
@@ -168,7 +163,7 @@ def attention(
                     out[t, q0 + i] += a * v_cache[p, k0 + i]
 
 
-@_compiled
+@compiled
 def _softmax(row: F32, n: int) -> None:
     top = row[0]
     for p in range(1, n):
@@ -182,7 +177,7 @@ def _softmax(row: F32, n: int) -> None:
         row[p] /= total
 
 
-@_compiled
+@compiled
 def add(x: F32, y: F32) -> None:
     """x += y."""
     for t in range(x.shape[0]):
@@ -190,7 +185,7 @@ def add(x: F32, y: F32) -> None:
             x[t, i] += y[t, i]
 
 
-@_compiled
+@compiled
 def swiglu(h1: F32, h3: F32) -> None:
     """h1 = h1 * (1 / (1 + exp(-h1))) * h3."""
     for t in range(h1.shape[0]):
@@ -200,7 +195,7 @@ def swiglu(h1: F32, h3: F32) -> None:
             h1[t, i] = v * h3[t, i]
 
 
-@_compiled
+@compiled
 def argmax(out: I32, logits: F32) -> None:
     """out[0] = the index of the first largest logit. A NaN never wins; one at index 0 is never beaten."""
     best, top = 0, logits[0]
@@ -210,7 +205,7 @@ def argmax(out: I32, logits: F32) -> None:
     out[0] = best
 
 
-@_compiled
+@compiled
 def rope_table(cos: F32, sin: F32, head_dim: int) -> None:
     """cos, sin of position * 10000^-(i / head_dim) for the even i below head_dim: one column a pair."""
     for h in range(cos.shape[1]):

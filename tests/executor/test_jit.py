@@ -1,0 +1,29 @@
+"""Kernels run where no folder for compiled code can be written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import pytest
+
+from executor import jit
+
+
+def test_kernels_are_compiled_without_a_cache_where_none_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = numba.njit
+
+    def no_locator(*, cache: bool, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function 'double': no locator available")
+        return real(cache=cache, **options)
+
+    monkeypatch.setattr(jit.numba, "njit", no_locator)
+    monkeypatch.setattr(jit, "_uncached", [])
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert jit.cache_note() is None
+    assert jit.compiled(double)(21) == 42
+    assert "NUMBA_CACHE_DIR" in str(jit.cache_note())
