@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -18,7 +19,7 @@ def test_kernels_are_compiled_without_a_cache_where_none_can_be_written(monkeypa
             raise RuntimeError("cannot cache function 'double': no locator available")
         return real(cache=cache, **options)
 
-    monkeypatch.setattr(jit.numba, "njit", no_locator)
+    monkeypatch.setattr(jit, "numba", SimpleNamespace(njit=no_locator))
     monkeypatch.setattr(jit, "_uncached", [])
 
     def double(x: int) -> int:
