@@ -18,6 +18,7 @@ from executor.packed import slots
 from executor.packed.fused import Book, run_phase
 from executor.packed.lanes import STRICT
 from executor.packed.layout import ALIGNMENT, LAYOUT, kv_index, pack, packed_kv, read_kv, write_kv
+from executor.packed.pages import advise_large_pages
 from executor.packed.plan import Call, Memory, check_outcome, entries, make_plan, memory_of, new_state, trace_room
 from executor.packed.steps import rope_table
 from fleet.model import Model
@@ -45,6 +46,7 @@ class Desk:
         self.memory: dict[str, Memory] = {m.name: m for m in memory_of(model, phases, positions, chunk)}
         sizes = [-(-_nbytes(m) // ALIGNMENT) * ALIGNMENT for m in self.memory.values()]
         self.arena = Arena(name, sum(sizes), poison_word(name, request))
+        advise_large_pages(self.arena.address, self.arena.fence)
         self.arrays: dict[str, Array] = {}
         for m in self.memory.values():
             offset = self.arena.allocate(m.name, _nbytes(m), ALIGNMENT)

@@ -98,7 +98,7 @@ def _matmul(
 ) -> int:
     """out (n_tokens, rows) = x (n_tokens, n) times a packed weight, and its rows in ledger and trace."""
     address = plan[slots.ADDRESS_OF_WEIGHT + weight] + max(layer, 0) * plan[slots.STRIDE_OF_WEIGHT + weight]
-    multiply(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, mode)
+    multiply(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, plan[slots.WIDEST], mode)
     status = _note(book, slots.OP_MATMUL, layer, weight, rows, n)
     if plan[slots.COUNTED] != 0 and status == slots.DONE:
         place = _place_of(book.places, address)

@@ -218,6 +218,7 @@ tile_1x1 = _tile(1, 1, "tile_1x1")
 tile_2x1 = _tile(2, 1, "tile_2x1")
 tile_4x1 = _tile(4, 1, "tile_4x1")
 tile_1x2 = _tile(1, 2, "tile_1x2")
+tile_1x4 = _tile(1, 4, "tile_1x4")
 tile_1x6 = _tile(1, 6, "tile_1x6")
 
 assert COLUMN_BYTES == ALIGNMENT

@@ -21,6 +21,7 @@ I64 = npt.NDArray[np.int64]
 Entry = tuple[str, int, str, tuple[int, ...]]
 
 _PHASES = {"prefill": 1, "decode": 3}
+_CACHED_BYTES = 16 << 20  # weights up to this size stay in a processor's cache from token to token
 _ENTRIES_OF_A_LAYER, _OTHER_ENTRIES = 14, 4
 
 
@@ -102,6 +103,7 @@ def make_plan(model: Model, call: Call, address_of: Callable[[str], int]) -> I64
     for tensor, stride in zip(KV_TENSORS, (slots.K_STRIDE, slots.V_STRIDE), strict=True):
         cache = packed_kv(tensor, model.n_layers, call.positions, model.n_kv_heads, model.head_dim)
         plan[stride] = cache.nbytes // model.n_layers
+    plan[slots.WIDEST] = 4 if _weight_bytes(model) <= _CACHED_BYTES else 1
     for slot, name in enumerate(_memory_names(call.phase)):
         plan[slots.ADDRESS_OF_MEMORY + slot] = address_of(name)
     shapes = {spec.name: spec for spec in model.tensors}
@@ -168,6 +170,10 @@ def _entry(row: list[Any], names: tuple[str, ...]) -> Entry:
     op, layer, weight, first, second = row
     shape = (first, second) if second else (first,)
     return slots.TRACE_OPS[op], layer, "" if weight == slots.NO_WEIGHT else names[weight], shape
+
+
+def _weight_bytes(model: Model) -> int:
+    return sum(spec.nbytes for spec in model.tensors if spec.role != "unread")
 
 
 def _memory_names(phase: str) -> list[str]:

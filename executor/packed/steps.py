@@ -17,6 +17,7 @@ from executor.packed.lanes import (
     i32_pointer,
     tile_1x1,
     tile_1x2,
+    tile_1x4,
     tile_1x6,
     tile_2x1,
     tile_4x1,
@@ -34,16 +35,20 @@ _TILE_TOKENS = 6
 @compiled
 def multiply(
     out: int, out_stride: int, x: int, x_stride: int, n_tokens: int, w: int, block_stride: int, n: int, rows: int,
-    mode: Any,
+    widest: int, mode: Any,
 ) -> None:  # fmt: skip
     """out[t][r] = sum over j < n of w[r][j] * x[t][j], `rows` packed rows. Strides in bytes; out is not x or w.
 
-    One token takes four blocks at once, the last four overlapping those before: a row that is summed twice has the same
-    bits. Several tokens share each block.
+    One token takes `widest` (1, 2 or 4) blocks at once, the last ones overlapping those before: a row that is summed
+    twice has the same bits. Several tokens share each block. One block at a time is read from end to end, which is best
+    for weights that come from memory; four hide the latency of the sums where they come from a cache. The fast mode
+    always takes four: its fused sums take longer.
     """
     blocks = (rows + 15) // 16
     if n_tokens == 1:
         wide = 4 if blocks >= 4 else (2 if blocks >= 2 else 1)
+        if mode is None:
+            wide = min(wide, widest)
         b = 0
         while b < blocks:
             b = min(b, blocks - wide)
@@ -61,14 +66,21 @@ def multiply(
         lanes = rows - b * 16
         o, v = out + b * _COLUMN, w + b * block_stride
         t = 0
-        while t + 6 <= n_tokens:
-            tile_1x6(o + t * out_stride, out_stride, x + t * x_stride, x_stride, v, block_stride, n, lanes, 0, mode)
-            t += 6
-        while t + 2 <= n_tokens:
-            tile_1x2(o + t * out_stride, out_stride, x + t * x_stride, x_stride, v, block_stride, n, lanes, 0, mode)
-            t += 2
-        if t < n_tokens:
-            tile_1x1(o + t * out_stride, out_stride, x + t * x_stride, x_stride, v, block_stride, n, lanes, 0, mode)
+        while t < n_tokens:
+            left = n_tokens - t
+            at, source = o + t * out_stride, x + t * x_stride
+            if left == 6 or left >= 9:
+                tile_1x6(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
+                t += 6
+            elif left >= 4:
+                tile_1x4(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
+                t += 4
+            elif left >= 2:
+                tile_1x2(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
+                t += 2
+            else:
+                tile_1x1(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
+                t += 1
 
 
 @compiled
@@ -199,10 +211,10 @@ def attend_one(
     for h in range(n_kv_heads):
         row, head = att + h * group * positions * 4, h * group * head_dim * 4
         k, v = k_layer + h * k_head, v_layer + h * v_head
-        multiply(row, positions * 4, q + head, head_dim * 4, group, k, head_dim * _COLUMN, head_dim, n, mode)
+        multiply(row, positions * 4, q + head, head_dim * 4, group, k, head_dim * _COLUMN, head_dim, n, 4, mode)
         for g in range(group):
             softmax(row + g * positions * 4, n, root, mode)
-        multiply(out + head, head_dim * 4, row, positions * 4, group, v, positions * _COLUMN, n, head_dim, mode)
+        multiply(out + head, head_dim * 4, row, positions * 4, group, v, positions * _COLUMN, n, head_dim, 4, mode)
 
 
 @compiled
@@ -225,11 +237,21 @@ def attend_many(
             count, shared = min(tile, n_tokens - first), position + first + 1
             start = first * width + h * head_dim * 4
             multiply(
-                att, positions * 4, q + start, width, count, k, head_dim * _COLUMN, head_dim, shared + count - 1, mode
+                att,
+                positions * 4,
+                q + start,
+                width,
+                count,
+                k,
+                head_dim * _COLUMN,
+                head_dim,
+                shared + count - 1,
+                4,
+                mode,
             )
             for t in range(count):
                 softmax(att + t * positions * 4, shared + t, root, mode)
-            multiply(out + start, width, att, positions * 4, count, v, positions * _COLUMN, shared, head_dim, mode)
+            multiply(out + start, width, att, positions * 4, count, v, positions * _COLUMN, shared, head_dim, 4, mode)
             for t in range(1, count):
                 for b in range((head_dim + 15) // 16):
                     tile_1x1(

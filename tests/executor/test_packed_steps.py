@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor import kernels
+from executor.arena import Arena
 from executor.packed import jit, steps
 from executor.packed.lanes import FAST, STRICT
 from executor.packed.layout import Packed, pack
+from executor.packed.pages import LARGE_PAGE, advise_large_pages
 
 F32 = npt.NDArray[np.float32]
 compiled = settings(deadline=None, max_examples=60)
@@ -42,16 +44,22 @@ def packed(w: F32) -> F32:
 
 
 @compiled
-@given(seed=st.integers(0, 99), n_tokens=st.integers(1, 20), n=st.integers(1, 70), rows=st.integers(1, 150))
+@given(
+    seed=st.integers(0, 99),
+    n_tokens=st.integers(1, 20),
+    n=st.integers(1, 70),
+    rows=st.integers(1, 150),
+    widest=st.sampled_from([1, 2, 4]),
+)
 def test_multiply_has_the_bits_of_the_plain_matmul_and_writes_nothing_else(
-    seed: int, n_tokens: int, n: int, rows: int
+    seed: int, n_tokens: int, n: int, rows: int, widest: int
 ) -> None:
     w, x = random(seed, rows, n), random(seed + 1, n_tokens, n)
     wanted = np.empty((n_tokens, rows), np.float32)
     kernels.matmul(wanted, x, w)
     out = np.full((n_tokens + 1, rows + 3), GUARD, np.uint32).view(np.float32)
     v = packed(w)
-    steps.multiply(at(out), (rows + 3) * 4, at(x), n * 4, n_tokens, at(v), n * 64, n, rows, STRICT)
+    steps.multiply(at(out), (rows + 3) * 4, at(x), n * 4, n_tokens, at(v), n * 64, n, rows, widest, STRICT)
     assert same_bits(out[:n_tokens, :rows], wanted)
     assert (out.view(np.uint32)[:, rows:] == GUARD).all()
     assert (out.view(np.uint32)[n_tokens] == GUARD).all()
@@ -117,3 +125,12 @@ def test_compiled_code_is_stale_when_any_file_of_the_package_changes(
     monkeypatch.undo()
     dispatcher: Any = steps.multiply
     assert dispatcher._cache._cache_file._source_stamp == jit.source_stamp()
+
+
+def test_asking_for_large_pages_changes_no_byte_and_stays_inside() -> None:
+    arena = Arena("gpu:0", 3 * LARGE_PAGE + 4096, 0x7FA00001)
+    asked = advise_large_pages(arena.address, arena.fence)
+    assert asked in (0, 2 * LARGE_PAGE, 3 * LARGE_PAGE)
+    assert (arena.snapshot() == 0x7FA00001).all()
+    assert advise_large_pages(arena.address, LARGE_PAGE - 1) == 0
+    arena.close()
