@@ -102,8 +102,9 @@ def _product(buffer: Document) -> str:
 
 def _totals(plan: Document, entry: Document) -> list[Derivation]:
     device, resident = entry["device"], entry["resident"]
-    held = sum(nbytes or 0 for nbytes in resident.values())
-    parts = " + ".join(f"{nbytes:,}" for nbytes in resident.values())
+    total = entry["total_bytes"]
+    held = [*resident.values(), entry["rounding_bytes"]]
+    parts = " + ".join(_told(nbytes) for nbytes in resident.values())
     out = [
         Derivation(
             subject=f"{device} rounding",
@@ -112,16 +113,16 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
         ),
         Derivation(
             subject=f"{device} total",
-            formula=f"{parts} + rounding {entry['rounding_bytes']:,}",
-            bytes=entry["total_bytes"],
-            follows=held + entry["rounding_bytes"] == entry["total_bytes"],
+            formula=f"{parts} + rounding {_told(entry['rounding_bytes'])}",
+            bytes=total,
+            follows=total == (None if None in held else sum(held)),
         ),
     ]
     if entry["budget_bytes"] is not None:
         share = (plan.get("inputs") or {}).get("utilization", "?")
-        formula = f"floor(capacity {entry['capacity_bytes']:,} x utilization {share}) - reserve of the fleet"
+        formula = f"floor(capacity {_told(entry['capacity_bytes'])} x utilization {share}) - reserve of the fleet"
         out.append(Derivation(subject=f"{device} budget", formula=formula, bytes=entry["budget_bytes"]))
-        slack = entry["budget_bytes"] - entry["total_bytes"]
+        slack = None if total is None else entry["budget_bytes"] - total
         out.append(
             Derivation(
                 subject=f"{device} slack",
@@ -135,15 +136,19 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
     return out
 
 
+def _told(figure: int | None) -> str:
+    return "unknown" if figure is None else f"{figure:,}"
+
+
 def _rows(plan: Document, edge: tuple[str, str] | None) -> list[Derivation]:
     out = []
     for row in plan.get("waybill") or []:
-        legs = row["legs"] or [row]
+        legs = row.get("legs") or [row]
         if edge is not None and edge not in {(leg["src"], leg["dst"]) for leg in legs}:
             continue
         formula, expected = _row_formula(plan, row)
         ways = " then ".join(f"{leg['src']}->{leg['dst']} {leg['kind']} x{leg['copies']}" for leg in legs)
-        unknown = "" if row["legs"] is not None else " (the physical way is unknown)"
+        unknown = "" if row.get("legs") is not None else " (the physical way is unknown)"
         out.append(
             Derivation(
                 subject=f"{row['phase']} {row['tensor']} {row['src']}->{row['dst']}",
@@ -168,12 +173,13 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
     if tensor in ("tokens", "next_token"):
         every = (phase, tensor) in (("prefill", "tokens"), ("decode", "next_token"))
         count = passes if every else 1
-        return f"{count} ids x 4 B{times} ({_IDS[(phase, tensor)]})", 4 * count * batch
+        return f"{count} ids x 4 B{times} ({_IDS.get((phase, tensor), 'of no phase known')})", 4 * count * batch
     per_pass = row.get("per_pass") or {}
+    nbytes, copies = per_pass.get("bytes"), per_pass.get("copies")
     return (
-        f"{passes} passes x {per_pass.get('bytes', 0):,} B and {per_pass.get('copies', 0)} copies a pass"
+        f"{passes} passes x {_told(nbytes)} B and {_told(copies)} copies a pass"
         f" (operands of 7 x {model['n_layers']} projections and the classifier, 4 B an element)",
-        passes * per_pass.get("bytes", 0),
+        None if nbytes is None else passes * nbytes,
     )
 
 

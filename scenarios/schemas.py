@@ -49,14 +49,16 @@ _row = record(
 )
 _edge = record({**_ends, "bytes": figure, "copies": figure})
 _memory = record(
-    {"device": arena_id, "resident": table(figure, most=64), "total_bytes": figure},
     {
-        "topology_id": integer(null=True),
+        "device": arena_id,
+        "resident": table(figure, most=64),
+        "rounding_bytes": figure,
+        "total_bytes": figure,
         "capacity_bytes": figure,
         "budget_bytes": figure,
-        "rounding_bytes": figure,
         "slack_bytes": integer(-(2**63), null=True),
     },
+    {"topology_id": integer(null=True)},
 )
 _handoff = record(
     {"bytes": figure, "copies": figure},
@@ -91,10 +93,49 @@ _reason = record(
     },
 )
 
-PLAN = record(
+DTYPES = ("bf16", "fp16", "fp32", "fp8")
+_path = text(4096, null=True)
+_dims = ("n_layers", "n_kv_heads", "head_dim")
+_inputs = record(
+    {
+        "fleet": record({"name": name, "path": _path, "digest": text(128)}),
+        "model": record({"name": name, "path": _path, "digest": text(128)}, dict.fromkeys(_dims, figure)),
+        "tokenizer": record({"path": _path}),
+    },
+    {"utilization": text(64)},
+)
+_priced = record(
+    {
+        "inputs": record(
+            {
+                "model": record(dict.fromkeys(_dims, integer())),
+                "workload": record(
+                    {
+                        **dict.fromkeys(("prompt_tokens", "passes", "positions", "batch"), integer()),
+                        "attention": choice("device", "host"),
+                        "kv_extent": text(64, pattern=r"filled|allocated|blocks:[1-9][0-9]{0,11}"),
+                        "kv_dtype": choice(*DTYPES),
+                    }
+                ),
+            }
+        ),
+        "passes": counts_by_phase,
+    }
+)
+"""What the rows of a waybill follow from."""
+
+
+def _plan(value: Any, path: str, sink: Sink) -> None:
+    _PLAN_FIELDS(value, path, sink)
+    if isinstance(value, dict) and value.get("waybill"):
+        _priced(value, path, sink)
+
+
+_PLAN_FIELDS = record(
     {
         "verdict": choice(*PLAN_VERDICTS),
         "id": text(64, pattern=r"[0-9a-f]{64}"),
+        "inputs": _inputs,
         "reasons": listing(_reason, most=MAX_ROWS),
         "limits": words,
     },
@@ -107,10 +148,12 @@ PLAN = record(
         "passes": record({"prefill": integer(), "decode": integer()}, null=True),
         "time": record({}, {"ttft_s": number(null=True), "tpot_s": number(null=True)}, null=True),
         "placement": record({}, {"prefill": device_id, "decode": device_id}, null=True),
-        "inputs": record({}, null=True),
         "alternatives": listing(record({}), most=MAX_ROWS),
+        "defaults": words,
+        "warnings": words,
     },
 )
+PLAN: Shape = _plan
 
 _check = record({"name": text(128), "required": flag(), "result": choice(*RESULTS), "detail": text(100_000)})
 _compared = record(
@@ -191,6 +234,8 @@ RUN = record(
         "stray": record({"accesses": integer()}, {"detail": text(10_000, null=True)}, null=True),
         "rates": table(number(null=True), null=True),
         "settings": record({}, null=True),
+        "defaults": words,
+        "warnings": words,
         "comparison": lambda value, path, sink: None if value is None else COMPARISON(value, path, sink),
     },
 )
