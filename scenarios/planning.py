@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from planner.admit import admit
@@ -15,10 +16,25 @@ from scenarios.wanted import Prepared
 def make_plan(prepared: Prepared) -> dict[str, Any]:
     """The contract's **plan** for a prepared question: whatever the verdict, with its reasons and its `id`."""
     admission, changes = explain_refusal(admit(prepared.ask))
-    document = plan_document(admission, prepared.inputs, list(changes), [])
+    reasons = tuple(
+        replace(reason, fix=_pinned(reason.fix, prepared)) if reason.fix else reason for reason in admission.reasons
+    )
+    admission = replace(admission, reasons=reasons)
+    document = plan_document(admission, prepared.inputs, [_pinned(change, prepared) for change in changes], [])
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings]
     document["limits"] = plan_limits(None if prepared.ask.model.unknown else prepared.ask.request.attention)
     document["id"] = plan_id(document)
     first = ("schema", "verdict", "id")
     return {name: document[name] for name in first} | {k: v for k, v in document.items() if k not in first}
+
+
+def _pinned(fix: dict[str, Any], prepared: Prepared) -> dict[str, Any]:
+    """A change of one phase's device, with the other phase's stated too where nobody had: it would be chosen anew."""
+    flags = {change.get("flag") for change in (fix, *fix.get("and", []))}
+    pins = [
+        {"flag": f"--{phase}", "from": None, "to": getattr(prepared.ask.placement, phase)}
+        for phase, other in (("prefill", "decode"), ("decode", "prefill"))
+        if f"--{other}" in flags and f"--{phase}" not in flags and phase in prepared.chosen
+    ]
+    return fix | {"and": [*fix.get("and", []), *pins]} if pins else fix

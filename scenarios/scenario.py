@@ -202,7 +202,10 @@ def _wanted(document: Document, folder: str | None) -> Wanted:
     found.pop("schema", None)
     from scenarios.wanted import Wanted
 
-    return Wanted(**found, source=document.source)
+    sections = {"workload": top.get("workload"), "placement": top.get("placement")}
+    places = {name: document.at((name,)) for name in top}
+    places |= {name: document.at((part, name)) for part, fields in sections.items() for name in fields or {}}
+    return Wanted(**found, source=document.source, places=places)
 
 
 def _workload(reader: _Reader, value: Any) -> dict[str, Any]:

@@ -6,19 +6,23 @@ Nothing is decided here: files are read, a prompt is encoded, defaults are chose
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.checkpoints import load_model
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import DescriptionError, Fault, PlacementError
 from fleet.load import load_fleet
 from fleet.machine import Fleet
 from fleet.model import Model
 from fleet.placement import Placement
 from fleet.units import UnitError, format_utilization, parse_utilization
-from planner.admit import Ask, utilization_of
+from planner.admit import Ask, check_placement, utilization_of
 from planner.request import DEFAULT_STEPS, Request, resolve
 from scenarios.documents import canonical
+
+COMMAND_LINE = "command line"
+PHASES = ("prefill", "decode")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,24 +52,49 @@ class Wanted:
     utilization: str | None = None
     expect: tuple[int, ...] | None = None
     name: str | None = None
-    source: str = "command line"
+    source: str = COMMAND_LINE
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    """(line, column) of each field that the scenario file states."""
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Fields that the command line states, in place of the scenario's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """A question with its files read: what to ask the planner, and what the plan will say it was asked.
 
-    `defaults` are the choices that nobody made, in words.
+    `defaults` are the choices that nobody made, in words; `chosen` the phases whose device is one of them.
     """
 
     ask: Ask
     inputs: dict[str, Any]
     defaults: tuple[str, ...]
     tokenizer: str | None
+    chosen: frozenset[str] = frozenset()
 
 
 def prepare(wanted: Wanted, fleet_text: str | None = None) -> Prepared:
-    """Reads fleet, model and tokenizer. Raises DescriptionError with the faults of all of them at once."""
+    """Reads fleet, model and tokenizer. Raises DescriptionError with the faults of all of them at once.
+
+    A fault of the question itself is told where its words stand: at a flag, or at its line of the scenario.
+    """
+    try:
+        return _prepare(wanted, fleet_text)
+    except DescriptionError as error:
+        raise DescriptionError([_told_where(wanted, fault) for fault in error.faults]) from error
+
+
+def _told_where(wanted: Wanted, fault: Fault) -> Fault:
+    if fault.source != wanted.source or fault.line:
+        return fault
+    if fault.field in wanted.given or wanted.source == COMMAND_LINE:
+        flag = f"--{fault.field.replace('_', '-')}" if fault.field else ""
+        return replace(fault, source=COMMAND_LINE, field=flag)
+    line, column = wanted.places.get(fault.field, (0, 0))
+    return replace(fault, line=line, column=column)
+
+
+def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
     faults: list[Fault] = []
     fleet: Fleet | None = None
     model: Model | None = None
@@ -101,7 +130,13 @@ def prepare(wanted: Wanted, fleet_text: str | None = None) -> Prepared:
         by_fleet = fleet.budget.utilization is not None
         origin = "the fleet's budget" if by_fleet else "no flag and no budget in the fleet"
         defaults.append(f"utilization: {format_utilization(utilization_of(ask))} ({origin})")
-    return Prepared(ask=ask, inputs=_inputs(wanted, ask), defaults=tuple(defaults), tokenizer=wanted.tokenizer)
+    return Prepared(
+        ask=ask,
+        inputs=_inputs(wanted, ask),
+        defaults=tuple(defaults),
+        tokenizer=wanted.tokenizer,
+        chosen=frozenset(phase for phase in PHASES if getattr(wanted, phase) is None),
+    )
 
 
 def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
@@ -153,7 +188,15 @@ def _placement(wanted: Wanted, fleet: Fleet, defaults: list[str]) -> Placement:
     for phase, asked, chosen in (("prefill", wanted.prefill, prefill), ("decode", wanted.decode, decode)):
         if asked is None:
             defaults.append(f"{phase}: {chosen} (first free device of the fleet)")
-    return Placement(prefill=prefill, decode=decode)
+    placement = Placement(prefill=prefill, decode=decode)
+    try:
+        check_placement(fleet, placement)
+    except PlacementError as error:
+        told = (line.partition(": ") for line in str(error).splitlines())
+        raise DescriptionError(
+            [Fault(source=wanted.source, field=phase, message=words) for phase, _, words in told]
+        ) from error
+    return placement
 
 
 def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
@@ -169,15 +212,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
             "digest": model.digest,
             "family": model.family,
             "format": model.format,
-            "dim": model.dim,
-            "hidden_dim": model.hidden_dim,
-            "n_layers": model.n_layers,
-            "n_heads": model.n_heads,
-            "n_kv_heads": model.n_kv_heads,
-            "head_dim": model.head_dim,
-            "vocab_size": model.vocab_size,
-            "seq_len": model.seq_len,
-            "parameters": model.parameters,
+            **{name: _known(model, getattr(model, name)) for name in _SIZES},
             "weights_dtype": model.weights_dtype,
         },
         "tokenizer": {"path": wanted.tokenizer},
@@ -203,6 +238,16 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
     return inputs
 
 
+_SIZES = (
+    "dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "seq_len", "parameters",
+)  # fmt: skip
+
+
+def _known(model: Model, size: int) -> int | None:
+    """A size of a model; one that was not read from a model that is not understood is unknown, not 0."""
+    return None if model.unknown and not size else size
+
+
 def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(canonical(document)).hexdigest()
 
@@ -214,7 +259,7 @@ def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
     tokenizer or step count drops the scenario's reference tokens, which were those of its own request.
     """
     if scenario is None:
-        return Wanted(**words)
+        return Wanted(**words, given=frozenset(words))
     from scenarios.scenario import load_scenario
 
     wanted = load_scenario(scenario)
@@ -225,7 +270,7 @@ def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
     steps = words.get("steps")
     if wanted.expect is not None and steps:
         wanted = replace(wanted, expect=wanted.expect[: steps + 1])  # a shorter walk begins with the same ids
-    return replace(wanted, **words)
+    return replace(wanted, **words, given=frozenset(words))
 
 
 _REPLACES: dict[str, tuple[str, ...]] = {

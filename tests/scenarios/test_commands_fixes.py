@@ -1,0 +1,158 @@
+"""Every fix that a refusal tells is applied as a user would, by flags or in the fleet file, and is then admitted."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command_line import Answer, Ask, Document, asker, fleet, without, write_json
+
+ASKED = {"--prompt-tokens": "20", "--steps": "60"}
+TOO_SMALL = "100 KiB"
+
+
+@pytest.fixture
+def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
+    return asker(capfd)
+
+
+def state(described: Document, field: str, value: Any) -> None:
+    """Writes `value` at a field as fixes name it: devices[0].memories[0].capacity, links[+], links[a->b].kind."""
+    steps = re.findall(r"[^.\[\]]+|\[[^\]]+\]", field)
+    here: Any = described
+    for number, step in enumerate(steps):
+        last = number == len(steps) - 1
+        if step == "[+]":
+            assert last
+            here.append(value)
+            return
+        key: Any = step.strip("[]")
+        if "->" in key:
+            ends = key.split("->")
+            key = next(i for i, each in enumerate(here) if [each["from"], each["to"]] == ends)
+        elif step.startswith("["):
+            key = int(key)
+        if last:
+            here[key] = value
+        else:
+            here = here[key]
+
+
+def admit(ask: Ask, folder: Path, described: Document, flags: dict[str, str]) -> Answer:
+    path = write_json(folder / "fleet.yaml", described)
+    return ask("admit", "--fleet", path, *(part for pair in flags.items() for part in pair), "-o", "json")
+
+
+def applied(described: Document, flags: dict[str, str], fix: Document) -> tuple[Document, dict[str, str]]:
+    """Fleet file and flags with the whole fix in them, `and` included."""
+    described, flags = copy.deepcopy(described), dict(flags)
+    for change in [fix, *fix.get("and", [])]:
+        assert ("flag" in change) != ("field" in change)
+        if "flag" in change:
+            flags[change["flag"]] = str(change["to"])
+        else:
+            state(described, change["field"], change["to"])
+    return described, flags
+
+
+UNLINKED = [("host", "gpu:1"), ("gpu:1", "host"), ("host", "gpu:0"), ("gpu:0", "host")]
+REFUSED: dict[str, tuple[Document, dict[str, str], set[str], str]] = {
+    "a share of the device": (fleet("1200 KiB", utilization="0.5"), {}, {"EXCEEDS_BUDGET"}, "--utilization"),
+    "a byte": (fleet("1126399 B"), {}, {"EXCEEDS_CAPACITY"}, "--steps"),
+    "both devices of one SKU": (fleet(TOO_SMALL), {}, {"EXCEEDS_CAPACITY"}, "skus.card"),
+    "two devices of their own": (fleet([TOO_SMALL, "200 KiB"]), {}, {"EXCEEDS_CAPACITY"}, "devices[0]"),
+    "a third device": (fleet(["64 MiB", "1 MiB", "64 MiB"]), {}, {"EXCEEDS_CAPACITY"}, "--decode"),
+    "a third device for prefill": (fleet(["1 MiB", "64 MiB", "64 MiB"]), {}, {"EXCEEDS_CAPACITY"}, "--prefill"),
+    "one device alone": (fleet([TOO_SMALL]), {}, {"EXCEEDS_CAPACITY"}, "capacity"),
+    "positions": (fleet("1250 KiB"), {"--positions": "256"}, {"EXCEEDS_CAPACITY"}, "--positions"),
+    "sequences": (fleet("2 MiB"), {"--batch": "64"}, {"EXCEEDS_CAPACITY"}, "--batch"),
+    "absurdly many sequences": (fleet("2 MiB"), {"--batch": str(10**12)}, {"EXCEEDS_CAPACITY"}, "--batch"),
+    "passes": (fleet("1150 KiB"), {"--steps": "250"}, {"EXCEEDS_CAPACITY"}, "--steps"),
+    "new tokens": (fleet("1150 KiB"), {"--new-tokens": "200"}, {"EXCEEDS_CAPACITY"}, "--new-tokens"),
+    "the pinned pool": (fleet(peer="staged", pool="64 B"), {}, {"PINNED_POOL_TOO_SMALL"}, "hosts[0]"),
+    "one link": (without(fleet(), ("host", "gpu:1")), {}, {"NO_ROUTE"}, "links[+]"),
+    "the links of a device": (without(fleet(), *UNLINKED[:2]), {}, {"NO_ROUTE"}, "links[+]"),
+    "all host links": (without(fleet(), *UNLINKED), {}, {"NO_ROUTE"}, "links[+]"),
+    "no link at all": (without(fleet(peer=None), *UNLINKED), {}, {"NO_ROUTE"}, "links[+]"),
+    "a link and both capacities": (
+        without(fleet([TOO_SMALL, "64 KiB"]), ("host", "gpu:1")), {}, {"EXCEEDS_CAPACITY", "NO_ROUTE"}, "devices[0]",
+    ),
+    "the pool and the capacity": (
+        fleet(TOO_SMALL, peer="staged", pool="64 B"), {}, {"EXCEEDS_CAPACITY", "PINNED_POOL_TOO_SMALL"}, "skus.card",
+    ),
+    "a capacity beside an unknown way": (
+        fleet(TOO_SMALL, peer="unknown"), {}, {"EXCEEDS_CAPACITY", "PEER_ACCESS_UNKNOWN"}, "skus.card",
+    ),
+    "a capacity beside an unknown one": (
+        fleet(["unknown", TOO_SMALL], peer="unknown"), {},
+        {"EXCEEDS_CAPACITY", "CAPACITY_UNKNOWN", "PEER_ACCESS_UNKNOWN"}, "devices[1]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_fix_of_every_kind_of_refusal_is_admitted(case: str, tmp_path: Path, ask: Ask) -> None:
+    described, more, codes, first = REFUSED[case]
+    flags = ASKED | more
+    if "--new-tokens" in more:
+        del flags["--steps"]
+    refused = admit(ask, tmp_path, described, flags)
+    assert refused.code == 1
+    plan = refused.document
+    assert plan["verdict"] == "refused"
+    assert {reason["code"] for reason in plan["reasons"]} == codes
+    errors = [reason for reason in plan["reasons"] if reason["severity"] == "error"]
+    assert errors
+    for reason in errors:
+        assert first in (reason["fix"].get("flag") or reason["fix"].get("field"))
+        assert admit(ask, tmp_path, *applied(described, flags, reason["fix"])).code == 0
+    for change in plan["alternatives"]:
+        if "reading" not in change:
+            assert admit(ask, tmp_path, *applied(described, flags, change)).code == 0, change
+
+
+def test_the_table_has_every_code_that_refuses() -> None:
+    from scenarios.explain import CODES
+
+    seen = set().union(*(codes for _, _, codes, _ in REFUSED.values()))
+    never_alone = {"MODEL_UNKNOWN"}  # leaves unverified, never refuses
+    beyond = {"SIZE_OVERFLOW"}  # see the test below
+    assert set(CODES) - seen == never_alone | beyond
+
+
+def test_a_total_beyond_63_bits_is_refused_with_a_fix(tmp_path: Path, ask: Ask) -> None:
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1024, "vocab_size": 1000,
+        "max_position_embeddings": 1048576, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    model = str(write_json(tmp_path / "config.json", config))
+    described = fleet("4096 PiB")
+    flags = {"--model": model, "--prompt-tokens": "1000", "--steps": "1048576", "--batch": str(2**40)}
+    refused = admit(ask, tmp_path, described, flags)
+    assert refused.code == 1
+    reasons = {reason["code"]: reason for reason in refused.document["reasons"]}
+    assert "SIZE_OVERFLOW" in reasons
+    assert admit(ask, tmp_path, *applied(described, flags, reasons["SIZE_OVERFLOW"]["fix"])).code == 0
+
+
+@pytest.mark.parametrize("name", ["two-gpu-tight"])
+def test_the_fix_of_a_shipped_refusal_is_admitted_and_runs(name: str, ask: Ask, tmp_path: Path) -> None:
+    plan = ask("admit", name, "-o", "json").document
+    fix = plan["reasons"][0]["fix"]
+    assert "flag" in fix
+    out = tmp_path / "plan.json"
+    assert ask("admit", name, fix["flag"], str(fix["to"]), "--plan-out", out).code == 0
+    assert ask("run", out).code == 0
+
+
+def test_a_refusal_tells_shortfall_and_needed_and_available(ask: Ask) -> None:
+    reason = ask("admit", "two-gpu-tight", "-o", "json").document["reasons"][0]
+    assert reason["severity"] == "error"
+    assert reason["device"] == "gpu:1"
+    assert reason["needed_bytes"] - reason["available_bytes"] == reason["shortfall_bytes"] > 0
+    assert f"{reason['shortfall_bytes']:,} B" in reason["message"]
