@@ -95,6 +95,19 @@ def scenario_limits() -> list[str]:
     return ["A scenario says what is asked; it is not admitted by being listed.", _COMPUTE]
 
 
+def fleet_limits() -> list[str]:
+    """Limits of what `fleet check|show|catalog` says."""
+    return ["A fleet file says what is declared; nothing in it was probed or measured here."]
+
+
+def model_limits() -> list[str]:
+    """Limits of what `model show` says."""
+    return [
+        "Checkpoint bytes: an engine may pad what it loads. KV bytes are those of one sequence on one device.",
+        _COMPUTE,
+    ]
+
+
 def backend_limits() -> list[str]:
     """Limits of what `backends` says."""
     return ["A backend listed can start here; what it computes is shown by its conformance tests.", _COMPUTE]

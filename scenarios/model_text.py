@@ -7,6 +7,7 @@ from typing import Any
 from fleet.errors import DescriptionError, Fault
 from fleet.model import DTYPE_BYTES, Model
 from fleet.units import format_bytes
+from scenarios.limits import model_limits
 
 Document = dict[str, Any]
 BLOCK_TOKENS = 16
@@ -62,9 +63,7 @@ def model_document(model: Model, contexts: list[int], kv_dtype: str | None) -> D
             "state_bytes_per_sequence": 0 if known else None,
         },
         "unknown": list(model.unknown),
-        "limits": [
-            "Checkpoint bytes: an engine may pad what it loads. KV bytes are those of one sequence on one device."
-        ],
+        "limits": model_limits(),
     }
 
 

@@ -92,6 +92,7 @@ def _proof(bench: Bench, clean: Made, oracle: Document, matrix: list[Document]) 
         ],
         "matrix": matrix,
         "never_failed": never,
+        "defaults": list(bench.plan["defaults"]),
         "limits": proof_limits(bench.orders.workload.attention, clean.run["tier"]),
     }
 

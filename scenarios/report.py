@@ -31,7 +31,7 @@ def plan_text(plan: Document, *, color: bool = False) -> str:
         _waybill(plan.get("waybill") or [], paint),
         _edges(plan.get("edges") or [], paint),
         _summary(plan),
-        _listing("Chosen, because nobody said otherwise", plan.get("defaults") or [], paint),
+        _defaults(plan, paint),
         _listing("Warnings", plan.get("warnings") or [], paint),
         _limits(plan, paint),
     ]
@@ -54,6 +54,7 @@ def run_text(run: Document, *, color: bool = False) -> str:
         *(_comparison_blocks(comparison, paint) if comparison else [_waybill(run["waybill"], paint)]),
         _edges(run["edges"], paint),
         _high_water(run["resident"], paint),
+        _defaults(run, paint),
         _limits(run, paint),
     ]
     return _joined(blocks)
@@ -76,7 +77,8 @@ def proof_text(proof: Document, *, color: bool = False) -> str:
     wrong = [f"{row['sabotage']}: {row.get('detail', '')}" for row in tried if row["verdict"] != "caught"]
     never = [f"{name}: passed, but no sabotage made it fail" for name in proof.get("never_failed") or []]
     blocks = [head, _clean_runs(proof, paint), _matrix(matrix, paint)]
-    return _joined([*blocks, _listing("Not proved because", wrong + never, paint), _limits(proof, paint)])
+    blocks.append(_listing("Not proved because", wrong + never, paint))
+    return _joined([*blocks, _defaults(proof, paint), _limits(proof, paint)])
 
 
 def backends_text(document: Document, *, color: bool = False) -> str:
@@ -88,6 +90,11 @@ def backends_text(document: Document, *, color: bool = False) -> str:
         told = ", ".join(row["devices"]) if able else (row["why_not"] or "no device")
         table.add(row["name"], "yes" if able else "no", told, colors=("bold", "green" if able else "yellow"))
     return _joined([["Backends", *table.lines(paint)], _limits(document, paint)])
+
+
+def with_limits(text: str, limits: list[str]) -> str:
+    """Finished text with its limits below."""
+    return _joined([[text.rstrip("\n")], _listing("Limits", limits, Paint(False))])
 
 
 def _joined(blocks: list[list[str]]) -> str:
@@ -109,6 +116,10 @@ def _placed(plan: Document) -> str:
 
 def _listing(title: str, words: list[str], paint: Paint) -> list[str]:
     return [paint(title, "bold"), *(f"  - {safe(word)}" for word in words)] if words else []
+
+
+def _defaults(document: Document, paint: Paint) -> list[str]:
+    return _listing("Chosen, because nobody said otherwise", document.get("defaults") or [], paint)
 
 
 def _limits(document: Document, paint: Paint) -> list[str]:

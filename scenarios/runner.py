@@ -155,6 +155,7 @@ def told(bench: Bench, run: Document) -> Document:
     text = None if bench.tokenizer is None else bench.tokenizer.decode(run["tokens"])
     run["text"] = None if text is None else text.decode("utf-8", errors="replace")
     run["text_hex"] = None if text is None else text.hex()
+    run["defaults"] = list(bench.plan.get("defaults") or [])
     run["warnings"] = list(bench.warnings)
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
     return run

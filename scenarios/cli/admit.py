@@ -55,6 +55,8 @@ def register(app: typer.Typer) -> None:
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size),
             attention=attention, layout=layout, prefill_chunk=prefill_chunk, utilization=utilization,
         )  # fmt: skip
+        if plan_out is not None:
+            _check_plan_out(plan_out, fleet or [])
         plans = _plans(scenario, fleet or [], words)
         _print(console, plans, output)
         if plan_out is not None:
@@ -87,11 +89,16 @@ def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> Non
     console.result("\n".join(plan_text(plan, color=console.color) for plan in plans))
 
 
+def _check_plan_out(path: str, fleets: list[str]) -> None:
+    """Before anything is printed: an answer that ends with code 2 would be no answer."""
+    if len(fleets) > 1:
+        wrong_use("--plan-out takes the plan of one fleet")
+    opt.check_out("--plan-out", path)
+
+
 def _write(console: Console, plans: list[dict[str, Any]], path: str) -> None:
     from scenarios.documents import write_document
 
-    if len(plans) > 1:
-        wrong_use("--plan-out takes the plan of one fleet")
     if exit_code(plans[0]["verdict"]) != 0:
         console.note(f"{plans[0]['verdict']}: no plan was written to {path}")
         return

@@ -21,6 +21,8 @@ def register(app: typer.Typer) -> None:
     def check(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:
         """Every fault of a fleet file at once. 0 valid, 2 faulty."""
         from fleet.load import load_fleet
+        from scenarios.limits import fleet_limits
+        from scenarios.report import with_limits
 
         loaded = load_fleet(fleet)
         for warning in loaded.warnings:
@@ -33,9 +35,9 @@ def register(app: typer.Typer) -> None:
                 "name": loaded.name,
                 "digest": loaded.digest,
             }
-            console.document(document | {"warnings": list(loaded.warnings), "limits": _limits()})
+            console.document(document | {"warnings": list(loaded.warnings), "limits": fleet_limits()})
         else:
-            console.result(f"valid: {loaded.name}: {counts}; digest {loaded.digest[:12]}")
+            console.result(with_limits(f"valid: {loaded.name}: {counts}; digest {loaded.digest[:12]}", fleet_limits()))
         return YES
 
     @command(group, "show")
@@ -43,14 +45,16 @@ def register(app: typer.Typer) -> None:
         """Devices, memories and links with where each figure comes from."""
         from fleet.load import load_fleet
         from fleet.render import fleet_document
+        from scenarios.limits import fleet_limits
 
-        document = fleet_document(load_fleet(fleet))
+        document = fleet_document(load_fleet(fleet)) | {"limits": fleet_limits()}
         if output is Format.json:
             console.document(document)
         else:
             from scenarios.fleet_text import fleet_text
+            from scenarios.report import with_limits
 
-            console.result(fleet_text(document, color=console.color))
+            console.result(with_limits(fleet_text(document, color=console.color), document["limits"]))
         return YES
 
     @command(group, "catalog")
@@ -58,24 +62,24 @@ def register(app: typer.Typer) -> None:
         """The shipped fleets."""
         from fleet.catalog import catalog_names
         from fleet.load import load_fleet
+        from scenarios.limits import fleet_limits
+        from scenarios.report import with_limits
 
         fleets = [load_fleet(name) for name in catalog_names()]
         if output is Format.json:
             rows = [{"name": f.name, "label": f.label, "digest": f.digest} for f in fleets]
-            console.document({"schema": "kvwaybill/fleet-catalog/1", "fleets": rows, "limits": _limits()})
+            console.document({"schema": "kvwaybill/fleet-catalog/1", "fleets": rows, "limits": fleet_limits()})
         else:
             width = max(len(f.name) for f in fleets)
-            console.result("\n".join(f"{f.name:<{width}}  {f.label or ''}" for f in fleets))
+            lines = [f"{f.name:<{width}}  {f.label or ''}".rstrip() for f in fleets]
+            console.result(with_limits("\n".join(lines), fleet_limits()))
         return YES
 
     @command(group, "schema")
-    def schema(console: Console) -> int:
-        """The JSON Schema of fleet files."""
+    def schema(console: Console, output: FormatOption = Format.json) -> int:
+        """The JSON Schema of fleet files: JSON in either format."""
         from fleet.schema import fleet_schema
 
-        console.document(fleet_schema())
+        dialect = "https://json-schema.org/draft/2020-12/schema"
+        console.document({"$schema": dialect} | fleet_schema())
         return YES
-
-
-def _limits() -> list[str]:
-    return ["A fleet file says what is declared; nothing in it was probed or measured here."]

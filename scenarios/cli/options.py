@@ -73,6 +73,16 @@ def extent_of(kv_extent: str | None, block_size: int | None) -> str | None:
     return f"blocks:{block_size}"
 
 
+def check_out(flag: str, path: str) -> None:
+    """Refuses a path that cannot be written before work is done, and stdout, where the result itself goes."""
+    from scenarios.cli.frame import wrong_use
+    from scenarios.documents import check_writable
+
+    if path == "-":
+        wrong_use(f"{flag} -: the result itself goes to stdout; use -o json")
+    check_writable(path)
+
+
 def check_parallel(degree: int | None) -> None:
     """Workers of several GPUs are not priced in this version; saying nothing would price them wrongly."""
     from scenarios.cli.frame import wrong_use

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -24,9 +25,7 @@ def register(app: typer.Typer) -> None:
     @command(app, "run")
     def run(
         console: Console,
-        target: Annotated[
-            str, typer.Argument(metavar="SCENARIO|PLAN.json", help="What to run; `-` is a plan on stdin.")
-        ],
+        target: Annotated[str, typer.Argument(metavar="SCENARIO|PLAN.json", help="What to run; `-` reads stdin.")],
         backend: opt.BackendOption = "numba",
         path: PathOption = "dispatch",
         without: Without = None,
@@ -51,14 +50,14 @@ def register(app: typer.Typer) -> None:
             fleet=fleet, model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
             attention=attention, kv_extent=kv_extent,
         )  # fmt: skip
+        if run_out is not None:
+            opt.check_out("--run-out", run_out)
         plan, paths = planned(target, words)
         if plan["verdict"] != "admitted":
             return not_admitted(console, plan, output)
-        from scenarios.documents import check_writable, write_document
+        from scenarios.documents import write_document
         from scenarios.runner import run_and_compare, set_up
 
-        if run_out is not None:
-            check_writable(run_out)
         bench = set_up(plan, backend=backend, **paths)
         for warning in bench.warnings:
             console.warn(warning)
@@ -78,6 +77,10 @@ PLAN_OVERRIDES = ("fleet", "model", "tokenizer", "prompt")
 """What may be given beside a PLAN: paths, and a prompt of exactly P tokens. Anything else asks for another plan."""
 
 
+_HEAD = 4096
+"""Bytes of a target that are looked at to tell a plan from a scenario."""
+
+
 def planned(target: str, words: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(plan, paths to run it with) of a plan document, or of a scenario that is admitted now."""
     if is_document(target):
@@ -95,14 +98,19 @@ def planned(target: str, words: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def is_document(target: str) -> bool:
-    """Whether the target is JSON (a plan) and not a scenario: by its first byte, `-` being a plan on stdin."""
-    if target == "-":
-        return True
+    """Whether the target is a plan and not a scenario: JSON that does not name a scenario's schema; `-` is stdin."""
     try:
-        with open(target, "rb") as file:
-            return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+        if target == "-":
+            peek = getattr(sys.stdin.buffer, "peek", None)
+            head = b"{" if peek is None else peek(_HEAD)
+        else:
+            with open(target, "rb") as file:
+                head = file.read(_HEAD)
     except (OSError, ValueError):
         return False
+    # A scenario may be written as JSON too, which is YAML.
+    is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+    return is_json and b'"kvwaybill/scenario/' not in head[:_HEAD]
 
 
 def not_admitted(console: Console, plan: dict[str, Any], output: Format) -> int:

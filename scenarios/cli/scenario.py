@@ -54,15 +54,17 @@ def _register_show(group: typer.Typer) -> None:
         from scenarios.report import scenario_text_of
         from scenarios.scenario import load_scenario
 
-        asked = {key: value for key, value in asdict(load_scenario(scenario)).items() if value is not None}
+        hidden = ("places", "given")
+        loaded = asdict(load_scenario(scenario)).items()
+        asked = {key: value for key, value in loaded if value is not None and key not in hidden}
         document = {"schema": "kvwaybill/scenario-report/1", "asked": asked, "limits": scenario_limits()}
         return _print(console, output, document, scenario_text_of(document, color=console.color))
 
 
 def _register_schema(group: typer.Typer) -> None:
     @command(group, "schema")
-    def schema(console: Console) -> int:
-        """The JSON Schema of a scenario file."""
+    def schema(console: Console, output: FormatOption = Format.json) -> int:
+        """The JSON Schema of a scenario file: JSON in either format."""
         from scenarios.scenario import scenario_schema
 
         console.document(scenario_schema())
