@@ -134,7 +134,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         name="one decode dispatch on the prefill device", split_only=True, what="one matmul in the middle of decode",
         must_fail=("device_switch_at_phase_boundary", "no_stray_access"),
         must_pass=(*BYTES, "kv_content_arrived", "resident_match", "tokens_equal_single_device"),
-        hands=lambda _: OneDispatchElsewhere(),
+        hands=lambda material: OneDispatchElsewhere(len(material.chosen) - 1),
     ),
     Sabotage(
         name="all on one device", split_only=True, what="prefill's device does everything while the account names two",
