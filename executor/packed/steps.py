@@ -22,7 +22,7 @@ from executor.packed.lanes import (
     tile_2x1,
     tile_4x1,
 )
-from executor.packed.vector_exp import fast_softmax, fast_swiglu
+from executor.packed.rows import fast_softmax, fast_swiglu, largest
 
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
@@ -182,10 +182,7 @@ def softmax(row: int, n: int, root: Any, mode: Any) -> None:
     for p in range(n):
         scores[p] /= root
     if mode is None:
-        top = scores[0]
-        for p in range(1, n):
-            if scores[p] > top:
-                top = scores[p]
+        top = largest(row, n)  # with a NaN among the scores all of them become NaN, whatever this is
         total = _ZERO
         for p in range(n):
             scores[p] = math.exp(scores[p] - top)
@@ -285,8 +282,10 @@ def swiglu(h1: int, h3: int, n: int, mode: Any) -> None:
 def argmax(logits: int, n: int) -> int:
     """The index of the first largest logit. A NaN never wins; one at index 0 is never beaten."""
     values = carray(f32_pointer(logits), (n,))
-    best, top = 0, values[0]
-    for i in range(1, n):
-        if values[i] > top:
-            best, top = i, values[i]
-    return best
+    if math.isnan(values[0]):
+        return 0
+    top = largest(logits, n)
+    for i in range(n):
+        if values[i] == top:
+            return i
+    return 0

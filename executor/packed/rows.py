@@ -1,6 +1,6 @@
-"""exp on sixteen lanes, and the two loops that need it, for the fast mode only.
+"""Rows of floats in sixteen lanes: the largest of them, and, for the fast mode only, what needs exp.
 
-The C library's expf is a call a number.
+The C library's expf, which the strict mode uses, is a call a number.
 
 exp(x) = 2^k * exp(f) with k = round(x / ln 2), f = x - k ln 2 in two steps (Cody and Waite 1980), and exp(f) by its
 Taylor polynomial of degree 6 on |f| <= ln 2 / 2, where the remainder is below 1.2e-7. Inputs are clamped to where the
@@ -83,21 +83,36 @@ def _each(
 
 
 @intrinsic
+def largest(typing: Any, row: Any, n: Any) -> Any:
+    """The largest of n floats at address `row`, NaN aside; minus infinity where there is no other."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _emit_largest(builder, builder.inttoptr(args[0], POINTER), args[1])
+
+    return types.float32(types.int64, types.int64), emit
+
+
+def _emit_largest(builder: Any, pointer: Any, n: Any) -> Any:
+    lowest = constant(-math.inf)
+    top = cgutils.alloca_once_value(builder, lowest)
+
+    def work(values: list[Any]) -> tuple[Any, bool]:
+        builder.store(_larger(builder, values[0], builder.load(top, typ=VECTOR)), top)
+        return None, False
+
+    _each(builder, n, [pointer], [lowest], work)
+    return _over_lanes(builder, builder.load(top, typ=VECTOR), _larger)
+
+
+@intrinsic
 def fast_softmax(typing: Any, row: Any, n: Any) -> Any:
     """Softmax in place of n floats at address `row`. Sums run in sixteen lanes, then over the lanes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer, n = builder.inttoptr(args[0], POINTER), args[1]
         lowest = constant(-math.inf)
-        top, total = cgutils.alloca_once_value(builder, lowest), cgutils.alloca_once_value(builder, constant(0.0))
-
-        def largest(values: list[Any]) -> tuple[Any, bool]:
-            held = builder.load(top, typ=VECTOR)
-            builder.store(builder.select(builder.fcmp_ordered(">", values[0], held), values[0], held), top)
-            return None, False
-
-        _each(builder, n, [pointer], [lowest], largest)
-        best = splat(builder, _over_lanes(builder, builder.load(top, typ=VECTOR), _larger))
+        best, total = _emit_largest(builder, pointer, n), cgutils.alloca_once_value(builder, constant(0.0))
+        best = splat(builder, best)
 
         def raised(values: list[Any]) -> tuple[Any, bool]:
             value = emit_exp(builder, builder.fsub(values[0], best))
