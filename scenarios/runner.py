@@ -155,10 +155,24 @@ def told(bench: Bench, run: Document) -> Document:
     text = None if bench.tokenizer is None else bench.tokenizer.decode(run["tokens"])
     run["text"] = None if text is None else text.decode("utf-8", errors="replace")
     run["text_hex"] = None if text is None else text.hex()
+    run["edges"] = [edge | _observed(run, edge) for edge in run["edges"]]
     run["defaults"] = list(bench.plan.get("defaults") or [])
     run["warnings"] = list(bench.warnings)
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
     return run
+
+
+def _observed(run: Document, edge: Document) -> Document:
+    """What a witness saw of an edge: the sum over its legs, null as soon as one of them was seen by nobody."""
+    ends = ("src", "dst", "kind")
+    legs = [leg for row in run["waybill"] for leg in row["legs"] if all(leg[end] == edge[end] for end in ends)]
+    seen = [leg["observed_bytes"] for leg in legs]
+    witnesses = {leg["witness"] for leg in legs}
+    whole = bool(legs) and None not in seen
+    return {
+        "observed_bytes": sum(seen) if whole else None,
+        "witness": witnesses.pop() if whole and len(witnesses) == 1 else "none",
+    }
 
 
 def run_and_compare(bench: Bench, *, without: Collection[str] = ()) -> Document:

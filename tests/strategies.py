@@ -98,3 +98,10 @@ def _comment(shuffle: random.Random | None) -> str:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+json_junk = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.just(2**62), st.just(1.5), st.text(max_size=3), st.just([]),
+    st.just({}), st.just([None]), st.just({"a": None}), st.just("/dev/zero"), st.just(["gpu:0"]), st.just("blocks:0"),
+)  # fmt: skip
+"""What may stand in a place of a JSON document where something else belongs."""

@@ -21,6 +21,7 @@ from fleet.errors import BackendError
 from scenarios.documents import plan_id
 from tests.checkpoint_files import Dims, checkpoint_bytes, tokenizer_bytes, write_checkpoint
 from tests.command_line import Ask, Document, asker, fleet, link, without, write_json
+from tests.strategies import json_junk
 
 SHORT = ["--prompt", "hey", "--steps", "9"]
 NVLINK = ["--fleet", "two-gpu-nvlink"]
@@ -354,10 +355,6 @@ def test_ctrl_c_ends_a_process_with_130(plan: Document, tmp_path: Path) -> None:
     assert err == "interrupted\n"
 
 
-JUNK = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.just(2**62), st.just(1.5), st.text(max_size=3), st.just([]),
-    st.just({}), st.just([None]), st.just({"a": None}), st.just("/dev/zero"), st.just(["gpu:0"]), st.just("blocks:0"),
-)  # fmt: skip
 GONE = object()
 
 
@@ -378,7 +375,7 @@ def test_no_value_in_a_plan_that_was_signed_anew_breaks_a_command(
     here: Any = hostile
     for step in way:
         here = here[step]
-    value = draw.draw(st.one_of(JUNK, st.just(GONE)))
+    value = draw.draw(st.one_of(json_junk, st.just(GONE)))
     if value is GONE:
         del here[last]
     else:

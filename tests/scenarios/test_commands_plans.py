@@ -55,6 +55,15 @@ def test_plan_then_run_then_compare(plan: Path, tmp_path: Path, ask: Ask) -> Non
     assert {row["difference"] for row in compared.document["rows"]} == {0}
 
 
+def test_an_edge_is_observed_where_a_witness_saw_all_its_legs(plan: Path, ask: Ask) -> None:
+    edges = {(e["src"], e["dst"]): e for e in ask("run", plan, "-o", "json").document["edges"]}
+    across, up = edges["gpu:0", "gpu:1"], edges["host", "gpu:0"]
+    assert (across["observed_bytes"], across["witness"]) == (across["bytes"], "arrival")
+    assert (up["observed_bytes"], up["witness"]) == (None, "none")  # token ids cross it beside the weights
+    lost = ask("run", plan, "--without", "handoff", "-o", "json").document["edges"]
+    assert ("gpu:0", "gpu:1") not in {(e["src"], e["dst"]) for e in lost}
+
+
 def test_a_run_of_the_scenario_is_the_run_of_its_plan(plan: Path, tmp_path: Path, ask: Ask) -> None:
     assert ask("run", "two-gpu", "--run-out", tmp_path / "a.json").code == 0
     assert ask("run", plan, "--run-out", tmp_path / "b.json").code == 0
