@@ -89,13 +89,19 @@ class Desk:
             for layer, values in zip(self.arrays[f"kv/{phase}/{tensor}"], wire, strict=True):
                 write_kv(layer, index, values)
 
-    def call(self, call: Call, ids: Sequence[int], *, mode: Any = STRICT, book: Book | None = None) -> Outcome:
-        """Run one phase. `book`: tables and ledger of the caller's; by default a ledger of its own, thrown away."""
+    def call(
+        self, call: Call, ids: Sequence[int], *, mode: Any = STRICT, book: Book | None = None, threads: int = 1
+    ) -> Outcome:
+        """Run one phase. `book`: tables and ledger of the caller's; by default a ledger of its own, thrown away.
+
+        `threads` above 1 shares the matmuls out over as many of numba's threads, of which there must be so many.
+        """
         plan = make_plan(self.model, call, self.address)
         own = own_book([self], self.model, call.passes) if book is None else book
         chosen, top1 = np.full(call.passes, -1, np.int32), np.zeros(call.passes, np.uint32)
         own.state[slots.PASSES_MADE : slots.TRACED + 1] = 0
-        check_outcome(run_phase(plan, own, np.array(ids, np.int32), chosen, top1, mode), plan, own.state)
+        team = None if threads == 1 else threads
+        check_outcome(run_phase(plan, own, np.array(ids, np.int32), chosen, top1, mode, team), plan, own.state)
         passes = int(own.state[slots.PASSES_MADE])
         computed = [i for i in range(passes) if chosen[i] >= 0]
         return Outcome(

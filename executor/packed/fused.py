@@ -2,7 +2,7 @@
 
 The ledger's rows are written by the functions that do the work: a matmul's device is the arena in which its weight
 lies, found by address, and a copy's row follows the bytes that it moved. A full ledger ends the call with an outcome of
-its own. Known limits: f32, batch 1, greedy, one thread; q_dim equals dim.
+its own. Known limits: f32, batch 1, greedy; threads share matmuls only; q_dim equals dim.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from executor.packed.steps import (
     attend_one,
     embed,
     multiply,
+    multiply_in_team,
     rmsnorm,
     rope,
     store_kv,
     swiglu,
 )
+
+_WORTH_A_TEAM = 1 << 16  # multiplications below which waking threads costs more than it saves
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -94,11 +97,16 @@ def _note(book: Book, op: int, layer: int, weight: int, first: int, second: int)
 
 @compiled
 def _matmul(
-    book: Book, plan: I64, out: int, x: int, n_tokens: int, weight: int, layer: int, n: int, rows: int, mode: Any
-) -> int:
+    book: Book, plan: I64, out: int, x: int, n_tokens: int, weight: int, layer: int, n: int, rows: int,
+    mode: Any, team: Any,
+) -> int:  # fmt: skip
     """out (n_tokens, rows) = x (n_tokens, n) times a packed weight, and its rows in ledger and trace."""
     address = plan[slots.ADDRESS_OF_WEIGHT + weight] + max(layer, 0) * plan[slots.STRIDE_OF_WEIGHT + weight]
-    multiply(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, plan[slots.WIDEST], mode)
+    widest = plan[slots.WIDEST]
+    if team is None or rows * n * n_tokens < _WORTH_A_TEAM:
+        multiply(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, widest, mode)
+    else:
+        multiply_in_team(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, widest, mode, team)
     status = _note(book, slots.OP_MATMUL, layer, weight, rows, n)
     if plan[slots.COUNTED] != 0 and status == slots.DONE:
         place = _place_of(book.places, address)
@@ -117,16 +125,20 @@ def _rmsnorm(book: Book, plan: I64, out: int, x: int, weight: int, layer: int, n
 
 
 @compiled
-def _attention_half(book: Book, plan: I64, layer: int, mode: Any) -> int:
+def _attention_half(book: Book, plan: I64, layer: int, mode: Any, team: Any) -> int:
     """From x to x + attention; fills the caches at the positions of the call."""
     dim, head_dim, kv_dim = plan[slots.DIM], plan[slots.HEAD_DIM], plan[slots.KV_HEADS] * plan[slots.HEAD_DIM]
     position, n_tokens = book.state[slots.CALL_POSITION], book.state[slots.CALL_TOKENS]
     m = plan[slots.ADDRESS_OF_MEMORY : slots.ADDRESS_OF_WEIGHT]
     k_layer, v_layer = m[slots.K_CACHE] + layer * plan[slots.K_STRIDE], m[slots.V_CACHE] + layer * plan[slots.V_STRIDE]
     status = _rmsnorm(book, plan, m[slots.XB], m[slots.X], slots.RMS_ATT, layer, n_tokens, mode)
-    status = max(status, _matmul(book, plan, m[slots.Q], m[slots.XB], n_tokens, slots.WQ, layer, dim, dim, mode))
-    status = max(status, _matmul(book, plan, m[slots.K], m[slots.XB], n_tokens, slots.WK, layer, dim, kv_dim, mode))
-    status = max(status, _matmul(book, plan, m[slots.V], m[slots.XB], n_tokens, slots.WV, layer, dim, kv_dim, mode))
+    status = max(status, _matmul(book, plan, m[slots.Q], m[slots.XB], n_tokens, slots.WQ, layer, dim, dim, mode, team))
+    status = max(
+        status, _matmul(book, plan, m[slots.K], m[slots.XB], n_tokens, slots.WK, layer, dim, kv_dim, mode, team)
+    )
+    status = max(
+        status, _matmul(book, plan, m[slots.V], m[slots.XB], n_tokens, slots.WV, layer, dim, kv_dim, mode, team)
+    )
     rope(m[slots.Q], dim, n_tokens, m[slots.ROPE_COS], m[slots.ROPE_SIN], position, head_dim)
     rope(m[slots.K], kv_dim, n_tokens, m[slots.ROPE_COS], m[slots.ROPE_SIN], position, head_dim)
     store_kv(
@@ -148,40 +160,48 @@ def _attention_half(book: Book, plan: I64, layer: int, mode: Any) -> int:
     else:
         attend_many(out, q, k_layer, v_layer, att, position, n_tokens, positions, n_heads, n_kv_heads, head_dim, mode)
     status = max(status, _note(book, slots.OP_ATTENTION, layer, slots.NO_WEIGHT, dim, kv_dim))
-    status = max(status, _matmul(book, plan, m[slots.XB2], m[slots.XB], n_tokens, slots.WO, layer, dim, dim, mode))
+    status = max(
+        status, _matmul(book, plan, m[slots.XB2], m[slots.XB], n_tokens, slots.WO, layer, dim, dim, mode, team)
+    )
     add(m[slots.X], m[slots.XB2], n_tokens * dim)
     return max(status, _note(book, slots.OP_ADD, layer, slots.NO_WEIGHT, dim, 0))
 
 
 @compiled
-def _feed_forward_half(book: Book, plan: I64, layer: int, mode: Any) -> int:
+def _feed_forward_half(book: Book, plan: I64, layer: int, mode: Any, team: Any) -> int:
     """From x to x + w2 (silu(w1 x) * w3 x)."""
     dim, hidden, n_tokens = plan[slots.DIM], plan[slots.HIDDEN], book.state[slots.CALL_TOKENS]
     m = plan[slots.ADDRESS_OF_MEMORY : slots.ADDRESS_OF_WEIGHT]
     status = _rmsnorm(book, plan, m[slots.XB], m[slots.X], slots.RMS_FFN, layer, n_tokens, mode)
-    status = max(status, _matmul(book, plan, m[slots.HB], m[slots.XB], n_tokens, slots.W1, layer, dim, hidden, mode))
-    status = max(status, _matmul(book, plan, m[slots.HB2], m[slots.XB], n_tokens, slots.W3, layer, dim, hidden, mode))
+    status = max(
+        status, _matmul(book, plan, m[slots.HB], m[slots.XB], n_tokens, slots.W1, layer, dim, hidden, mode, team)
+    )
+    status = max(
+        status, _matmul(book, plan, m[slots.HB2], m[slots.XB], n_tokens, slots.W3, layer, dim, hidden, mode, team)
+    )
     swiglu(m[slots.HB], m[slots.HB2], n_tokens * hidden, mode)
     status = max(status, _note(book, slots.OP_SWIGLU, layer, slots.NO_WEIGHT, hidden, 0))
-    status = max(status, _matmul(book, plan, m[slots.XB2], m[slots.HB], n_tokens, slots.W2, layer, hidden, dim, mode))
+    status = max(
+        status, _matmul(book, plan, m[slots.XB2], m[slots.HB], n_tokens, slots.W2, layer, hidden, dim, mode, team)
+    )
     add(m[slots.X], m[slots.XB2], n_tokens * dim)
     return max(status, _note(book, slots.OP_ADD, layer, slots.NO_WEIGHT, dim, 0))
 
 
 @compiled
-def _choose(book: Book, plan: I64, mode: Any) -> int:
+def _choose(book: Book, plan: I64, mode: Any, team: Any) -> int:
     """The logits of the call's last token, and the id of the first largest one in `next`."""
     dim, vocab, n_tokens = plan[slots.DIM], plan[slots.VOCAB], book.state[slots.CALL_TOKENS]
     m = plan[slots.ADDRESS_OF_MEMORY : slots.ADDRESS_OF_WEIGHT]
     x = m[slots.X] + (n_tokens - 1) * dim * 4
     status = _rmsnorm(book, plan, x, x, slots.RMS_FINAL, -1, 1, mode)
-    status = max(status, _matmul(book, plan, m[slots.LOGITS], x, 1, slots.CLASSIFIER, -1, dim, vocab, mode))
+    status = max(status, _matmul(book, plan, m[slots.LOGITS], x, 1, slots.CLASSIFIER, -1, dim, vocab, mode, team))
     carray(i32_pointer(m[slots.NEXT]), (1,))[0] = argmax(m[slots.LOGITS], vocab)
     return max(status, _note(book, slots.OP_ARGMAX, -1, slots.NO_WEIGHT, vocab, 0))
 
 
 @compiled
-def _forward(book: Book, plan: I64, tokens: int, wants_logits: bool, mode: Any) -> int:
+def _forward(book: Book, plan: I64, tokens: int, wants_logits: bool, mode: Any, team: Any) -> int:
     """One forward call: `state` says from which position on and how many tokens; their ids lie at address `tokens`."""
     m = plan[slots.ADDRESS_OF_MEMORY : slots.ADDRESS_OF_WEIGHT]
     table, n_tokens = plan[slots.ADDRESS_OF_WEIGHT + slots.EMBEDDING], book.state[slots.CALL_TOKENS]
@@ -189,12 +209,12 @@ def _forward(book: Book, plan: I64, tokens: int, wants_logits: bool, mode: Any) 
         return slots.TOKEN_OUTSIDE
     status = _note(book, slots.OP_EMBED, -1, slots.EMBEDDING, plan[slots.VOCAB], plan[slots.DIM])
     for layer in range(plan[slots.LAYERS]):
-        status = max(status, _attention_half(book, plan, layer, mode))
-        status = max(status, _feed_forward_half(book, plan, layer, mode))
+        status = max(status, _attention_half(book, plan, layer, mode, team))
+        status = max(status, _feed_forward_half(book, plan, layer, mode, team))
         if status != slots.DONE:
             return status
     if wants_logits:
-        status = max(status, _choose(book, plan, mode))
+        status = max(status, _choose(book, plan, mode, team))
     return status
 
 
@@ -220,13 +240,14 @@ def _copy_ids(book: Book, plan: I64, ids: I32, first: int, count: int, up: bool)
 
 
 @compiled
-def run_phase(plan: I64, book: Book, ids: I32, chosen: I32, top1: U32, mode: Any) -> int:
+def run_phase(plan: I64, book: Book, ids: I32, chosen: I32, top1: U32, mode: Any, team: Any) -> int:
     """All forward calls of a phase; gives an outcome of `slots`, and in `book.state` how far it came.
 
     Prefill: `ids` are the tokens of its passes, `chunk` of them a call; logits come from the last call where they are
     wanted. Decode: `ids` is the one token to begin with, each next one is what was chosen last; it ends after BOS.
     chosen, top1: (passes,) the ids chosen on the way and the bits of their logits; a pass that computes none leaves its
-    entry alone. The last call of a prefill and the first of a decode are traced.
+    entry alone. The last call of a prefill and the first of a decode are traced. team: None for one thread, else how
+    many share the rows of a matmul.
     """
     decodes, passes = plan[slots.DECODES] != 0, plan[slots.PASSES]
     done = 0
@@ -241,7 +262,7 @@ def run_phase(plan: I64, book: Book, ids: I32, chosen: I32, top1: U32, mode: Any
             tokens = plan[slots.ADDRESS_OF_MEMORY + slots.TOKENS]
             status = _copy_ids(book, plan, ids, done, n_tokens, True)
         if status == slots.DONE:
-            status = _forward(book, plan, tokens, wants_logits, mode)
+            status = _forward(book, plan, tokens, wants_logits, mode, team)
         if status != slots.DONE:
             return status
         done += n_tokens

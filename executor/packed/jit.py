@@ -13,6 +13,7 @@ os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 import numba
 
 _numba: Any = numba
+prange: Any = _numba.prange
 carray: Any = _numba.carray
 """An array over an address, inside compiled code."""
 
@@ -41,6 +42,11 @@ def reordered(function: F) -> F:
     """As `compiled`, but sums may be taken in any order and multiplies fused with adds: for the fast mode only."""
     fastmath = {"reassoc", "contract", "nsz"}
     return cast(F, _stamped(numba.njit(cache=True, error_model="numpy", nogil=True, fastmath=fastmath)(function)))
+
+
+def parallel(function: F) -> F:
+    """As `compiled`, with `prange` loops over numba's threads. Loads its threading layer, so only where asked for."""
+    return cast(F, _stamped(numba.njit(cache=True, error_model="numpy", nogil=True, parallel=True)(function)))
 
 
 def _stamped(dispatcher: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.packed.jit import carray, compiled, reordered
+from executor.packed.jit import carray, compiled, parallel, prange, reordered
 from executor.packed.lanes import (
     f32_pointer,
     i32_pointer,
@@ -81,6 +81,25 @@ def multiply(
             else:
                 tile_1x1(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
                 t += 1
+
+
+@parallel
+def multiply_in_team(
+    out: int, out_stride: int, x: int, x_stride: int, n_tokens: int, w: int, block_stride: int, n: int, rows: int,
+    widest: int, mode: Any, team: int,
+) -> None:  # fmt: skip
+    """As `multiply`, the blocks shared out over `team` threads: rows are independent sums, so the bits are the same."""
+    blocks = (rows + 15) // 16
+    if mode is None:
+        for i in prange(team):
+            b, end = blocks * i // team, blocks * (i + 1) // team
+            o, v, mine = out + b * _COLUMN, w + b * block_stride, min(rows, end * 16) - b * 16
+            multiply(o, out_stride, x, x_stride, n_tokens, v, block_stride, n, mine, widest, None)
+    else:
+        for i in prange(team):
+            b, end = blocks * i // team, blocks * (i + 1) // team
+            o, v, mine = out + b * _COLUMN, w + b * block_stride, min(rows, end * 16) - b * 16
+            multiply(o, out_stride, x, x_stride, n_tokens, v, block_stride, n, mine, widest, True)
 
 
 @compiled

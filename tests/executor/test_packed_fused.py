@@ -281,3 +281,13 @@ def test_decoding_stops_when_it_chooses_bos() -> None:
     got = desk("gpu:0", "decode", Weights(weights.model, tensors), 16, 1).call(call, (3,))
     assert got.chosen == [*plain[:at], slots.BOS]
     assert got.passes == at + 1
+
+
+def test_rows_shared_out_over_threads_have_the_same_bits() -> None:
+    ids, seen = prompt(embedded().model, 40), []
+    for threads in (1, 2, 5):
+        one = desk("gpu:0", "prefill", embedded(), 64, 40)
+        call = Call(phase="prefill", order=0, first=0, passes=40, positions=64, chunk=40)
+        got = one.call(call, ids, threads=threads)
+        seen.append((got, words(one.arrays["act/logits"]).tolist(), [words(c).tolist() for c in one.kv("prefill", 40)]))
+    assert seen[0] == seen[1] == seen[2]
