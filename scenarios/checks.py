@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from scenarios.case import Case, Document
 from scenarios.checks_edges import edges_match, handoff_bytes_match, memory_disagrees
+from scenarios.checks_inputs import same_inputs
 from scenarios.checks_plain import CHANGES
 from scenarios.checks_proof import handoff_is_load_bearing, no_stray_access, tokens_equal_single_device
 from scenarios.finding import Finding, failed, inconclusive, no_decode, passed, waived
@@ -286,6 +287,7 @@ def two_physical_devices(case: Case) -> Finding:
 Check = Callable[[Case], Finding]
 
 MEASURED: dict[str, Check] = {
+    "same_inputs": same_inputs,
     "one_program_text": one_program_text,
     "decode_dispatched": decode_dispatched,
     "dispatches_match": dispatches_match,

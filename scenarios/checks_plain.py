@@ -7,6 +7,7 @@ from typing import Any
 
 from scenarios.case import Case, Document
 from scenarios.checks_edges import BAD_ROWS, row_words
+from scenarios.checks_inputs import inputs_unchanged
 from scenarios.finding import Finding, failed, passed, waived
 
 _PLAN = "kvwaybill/plan/"
@@ -153,6 +154,7 @@ def verdict_unchanged(case: Case) -> Finding:
 
 CHANGES: dict[str, Callable[[Case], Finding]] = {
     "verdict_unchanged": verdict_unchanged,
+    "inputs_unchanged": inputs_unchanged,
     "edges_match": edges_match,
     "handoff_bytes_match": handoff_bytes_match,
     "resident_match": resident_match,

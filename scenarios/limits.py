@@ -78,7 +78,7 @@ def comparison_limits(a: Document, b: Document) -> list[str]:
         return [first, *run_limits(attention_of(b), b["tier"], witnesses_of(b))]
     limits = run_limits(attention_of(a), b["tier"], witnesses_of(b))
     if b["plan_id"] is not None and b["plan_id"] != a["id"]:
-        limits.insert(0, f"The run was made from another plan ({b['plan_id'][:12]}, this is {a['id'][:12]}).")
+        limits.insert(0, f"The run names another plan ({b['plan_id'][:12]}, this is {a['id'][:12]}): see same_inputs.")
     return limits
 
 

@@ -14,11 +14,10 @@ import numpy as np
 
 from executor.facts import StrayReport, run_document
 from executor.hands import Hands
-from executor.instance import Phase
 from executor.isolate import run_isolated
-from executor.transformer import Cache
 from fleet.errors import BackendError, InconclusiveError
 from fleet.placement import Placement
+from planner.orders import Step
 from scenarios.case import Proof
 from scenarios.compare import compare
 from scenarios.documents import plan_id
@@ -195,19 +194,16 @@ def _sabotaged(sabotage: Sabotage, bench: Bench, clean: Made, oracle: Document, 
 
 
 class _Capture(Hands):
-    """Honest hands that keep a copy of the cache that decode begins with."""
+    """Honest hands that keep a copy of the cache that the handoff left on the decode device."""
 
     def __init__(self) -> None:
         self.kept: Stale = {}
 
-    def cache(self, phase: Phase) -> Cache:
-        if phase == "decode":
-            arena = self.machine.cache_arena("decode")
-            arena = self.machine.orders.decode if self.machine.orders.workload.attention == "host" else arena
-            for tensor in ("k", "v"):
-                array = self.machine.cache(arena, "decode", tensor).array
-                self.kept |= {(tensor, layer): np.array(part) for layer, part in enumerate(array)}
-        return super().cache(phase)
+    def handoff(self, order: int, step: Step) -> None:
+        super().handoff(order, step)
+        if step.mode not in ("up", "down") and step.tensor in ("k", "v"):
+            array = self.machine.cache(self.machine.orders.decode, "decode", step.tensor).array
+            self.kept |= {(step.tensor, layer): np.array(part) for layer, part in enumerate(array)}
 
 
 def _stale_cache(bench: Bench) -> Stale:

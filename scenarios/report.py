@@ -270,7 +270,8 @@ def _compared(comparison: Document) -> str:
         made, full = passes["made"], passes["full_length"]
         told = [f"{made[phase]:,} of {full[phase]:,} {phase}" for phase in ("prefill", "decode")]
         words += f"; BOS stopped the run: compared by the passes made ({', '.join(told)})"
-    return words
+    other = [c["detail"] for c in comparison["checks"] if c["name"] == "inputs_unchanged" and not c["required"]]
+    return words + "".join(f"; {told}" for told in other if told.startswith("other inputs"))
 
 
 def _comparison_blocks(comparison: Document, paint: Paint) -> list[list[str]]:

@@ -153,6 +153,7 @@ def execute(
 def told(bench: Bench, run: Document) -> Document:
     """The run with its text and limits: what the executor cannot know."""
     text = None if bench.tokenizer is None else bench.tokenizer.decode(run["tokens"])
+    run["inputs"] = {name: {"digest": digest} for name, digest in _digests(bench).items()}
     run["text"] = None if text is None else text.decode("utf-8", errors="replace")
     run["text_hex"] = None if text is None else text.hex()
     run["edges"] = [edge | _observed(run, edge) for edge in run["edges"]]
@@ -160,6 +161,16 @@ def told(bench: Bench, run: Document) -> Document:
     run["warnings"] = list(bench.warnings)
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
     return run
+
+
+def _digests(bench: Bench) -> dict[str, str]:
+    """Digests of what the run was made with: the plan's, but for a request whose prompt was given anew."""
+    from scenarios.checks_inputs import digests
+
+    held = digests(bench.plan["inputs"])
+    if bench.orders.workload.prompt_ids != tuple(bench.plan["orders"]["workload"]["prompt_ids"] or ()):
+        held.pop("workload", None)
+    return held
 
 
 def _observed(run: Document, edge: Document) -> Document:

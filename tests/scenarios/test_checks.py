@@ -320,6 +320,7 @@ def test_the_oracle_waives_what_needs_two_devices() -> None:
     waived = {entry["name"] for entry in comparison["checks"] if entry["result"] == "waived"}
     assert waived == {
         "device_switch_at_phase_boundary",
+        "same_inputs",
         "two_physical_devices",
         "tokens_equal_reference",
         "tokens_equal_single_device",
