@@ -33,6 +33,7 @@ class StrayReport:
 class RunFacts:
     """One request. Bytes are the ledger's; `observed` is the witness's, None when no witness looked.
 
+    `cache_written` is what the witness saw decode write into its own cache, bytes of positions P and later.
     `waybill` and `edges` are rows of the contract, still without the witness's figures. `stray` is None when the
     request was not isolated, `arrivals` when nobody looked. `logits_top1_bits`: one f32 pattern a pass with logits.
     """
@@ -54,6 +55,7 @@ class RunFacts:
     observed: Mapping[LegKey, int] | None
     arrivals: tuple[Digest, ...] | None
     resident: Mapping[str, int]
+    cache_written: int | None
     stray: StrayReport | None
     rates: Mapping[str, float | None]
     settings: Mapping[str, Any]
@@ -86,6 +88,7 @@ def run_document(facts: RunFacts, *, plan_id: str | None = None) -> dict[str, An
             for d in facts.arrivals
         ],
         "resident": [{"device": name, "high_water_bytes": nbytes} for name, nbytes in facts.resident.items()],
+        "cache_written_bytes": facts.cache_written,
         "stray": None if facts.stray is None else _stray(facts.stray),
         "rates": dict(facts.rates),
         "settings": dict(facts.settings),

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+import numpy as np
+
 from executor.check_orders import check_orders
 from executor.device import Backend
 from executor.discovery import load_backend
@@ -27,6 +29,9 @@ __all__ = ["Executor", "Guard"]
 
 BOS = 1
 OBSERVERS = ("arrival", "residency")
+Loss = Literal["decode cache", "prefill cache", "decode weights"]
+"""Memory that is poisoned anew when decode begins, to see whether decode rests on it."""
+LOSSES: tuple[Loss, ...] = ("decode cache", "prefill cache", "decode weights")
 _SKIPPABLE = ("handoff",)
 _SPARE_ROWS = 4096
 _NO_STRAY = "each arena was closed to every step that it is no party to"
@@ -45,8 +50,10 @@ class Executor:
 
     Each `run` poisons every arena anew (or, `memory="zeroed"`, clears it) and stages the weights again, so nothing of
     the last request is left. `hands` is where a fault is put in on purpose; `observers` are the witnesses that look;
-    `without` may hold `handoff`: the device-to-device copies are then left out. Raises DescriptionError when orders and
-    weights do not fit, BackendError when the device does not do what it should; nothing stays allocated then.
+    `without` may hold `handoff`: the device-to-device copies are then left out. `lose` names memory that is poisoned
+    when decode begins; that is done here and not by the hands, so no hands can know of it. Raises DescriptionError when
+    orders and weights do not fit, BackendError when the device does not do what it should; nothing stays allocated
+    then.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Executor:
         observers: Collection[str] = OBSERVERS,
         without: Collection[str] = (),
         memory: Literal["poisoned", "zeroed"] = "poisoned",
+        lose: Loss | None = None,
         guard: Guard | None = None,
     ) -> None:
         _known("observers", observers, OBSERVERS)
@@ -67,6 +75,7 @@ class Executor:
         self.orders, self.weights = orders, weights
         self.hands = Hands() if hands is None else hands
         self._observers, self._without, self._memory, self._guard = observers, without, memory, guard
+        self._lose = lose
         self._request = 0
         self._lookout: Lookout | None = None
         backend_class = load_backend(backend) if isinstance(backend, str) else backend
@@ -121,10 +130,32 @@ class Executor:
                 self._look("stage", looked)
             elif step.op == "decode":
                 self._look("handoff", looked)
+                self._lose_memory()
             self._enter(order, step)
             self._step(order, step)
         self._look("handoff", looked)
+        if self._lookout is not None:
+            self._open_all()
+            self._lookout.after_decode(self._recorder.passes["decode"])
         return self._facts()
+
+    def _open_all(self) -> None:
+        if self._guard is not None:
+            self._guard.look(self.machine)
+
+    def _lose_memory(self) -> None:
+        """Poison what `lose` names, in every arena that holds it."""
+        if self._lose is None:
+            return
+        self._open_all()
+        machine, orders = self.machine, self.orders
+        arenas = machine.backend.arenas()
+        device = orders.prefill if self._lose == "prefill cache" else orders.decode
+        prefix = "weights/" if self._lose == "decode weights" else f"kv/{self._lose.split()[0]}/"
+        for arena in (device, f"host:{self._lose.split()[0]}"):
+            for name, buffer in machine.buffers.get(arena, {}).items():
+                if name.startswith(prefix):
+                    buffer.array.view(np.uint32).fill(arenas[arena].poison)
 
     def _reset(self) -> None:
         self._request = self._next_request()
@@ -183,8 +214,7 @@ class Executor:
         if self._lookout is None or after in looked:
             return
         looked.add(after)
-        if self._guard is not None:
-            self._guard.look(self.machine)
+        self._open_all()
         if after == "stage":
             self._lookout.after_stage()
         else:
@@ -253,6 +283,7 @@ class Executor:
             observed=None if witness is None else dict(witness.observed),
             arrivals=None if witness is None else tuple(witness.digests),
             resident=high_water,
+            cache_written=None if witness is None else witness.written,
             stray=StrayReport(accesses=0, detail=_NO_STRAY) if self._guard is not None else None,
             rates={
                 "prefill_tok_s": recorder.tokens_per_second("prefill"),
@@ -266,6 +297,7 @@ class Executor:
                 "positions": work.positions,
                 "prefill_chunk": work.prefill_chunk,
                 "memory": self._memory,
+                "lose": self._lose,
                 "without": sorted(self._without),
                 "observers": sorted(self._observers),
                 "isolated": self._guard is not None,

@@ -18,6 +18,7 @@ class Lookout:
         self.witness = ArrivalWitness()
         self._machine = machine
         self._words: dict[tuple[str, str], int] = {}
+        self._marks: dict[str, int] = {}
         self._steps = [step for step in machine.orders.steps if step.op == "handoff"]
 
     def before(self, zeroed: bool) -> None:
@@ -52,6 +53,28 @@ class Lookout:
             self.witness.count(("handoff", step.tensor, src, dst, leg_src, dst), [self._target(step)], word)
         if self._steps:
             self._digest()
+            for tensor, array in self._decode_cache():
+                # What a copy brought beyond the prompt is garbage to be overwritten: marked, the overwriting shows.
+                self._marks[tensor] = self.witness.mark(array[:, self._prompt :], self._word_of_decode())
+
+    def after_decode(self, passes: int) -> None:
+        """Count what decode wrote into its own cache: positions P to P + passes - 1."""
+        if not self._marks:
+            return
+        self.witness.written = 0
+        for tensor, array in self._decode_cache():
+            self.witness.count_written(array[:, self._prompt : self._prompt + passes], self._marks[tensor])
+
+    @property
+    def _prompt(self) -> int:
+        return self._machine.orders.workload.prompt_tokens
+
+    def _word_of_decode(self) -> int:
+        return self._machine.backend.arenas()[self._machine.cache_arena("decode")].poison
+
+    def _decode_cache(self) -> list[tuple[str, npt.NDArray[Any]]]:
+        arena = self._machine.cache_arena("decode")
+        return [(tensor, self._machine.cache(arena, "decode", tensor).array) for tensor in ("k", "v")]
 
     def _target(self, step: Step) -> npt.NDArray[Any]:
         return self._machine.buffer(step.dst, _cache_name(step)).array

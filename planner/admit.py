@@ -203,7 +203,7 @@ def _way_reasons(prediction: Prediction, readings: dict[str, Prediction]) -> lis
         reaches = ", ".join(way.reachable) or "nothing"
         reasons.append(Reason(
             code="NO_ROUTE", severity="error", edge=(way.src, way.dst),
-            message=f"no declared links lead from {way.src} to {way.dst}; from {way.src} the links reach {reaches}",
+            message=f"no declared links lead from {way.src} to {way.dst}; the links from {way.src} lead to {reaches}",
         ))  # fmt: skip
     for host, needed, pool in prediction.routed.pool_short:
         reasons.append(Reason(

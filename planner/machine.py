@@ -103,7 +103,7 @@ class MachineGraph:
                 view, src, dst, weight=_weight(nbytes, copies, (src, dst) if two_devices else None)
             )
         except nx.NetworkXNoPath:
-            return NoWay(src=src, dst=dst, reachable=tuple(sorted(nx.descendants(view, src))))
+            return NoWay(src=src, dst=dst, reachable=tuple(sorted(set(self.graph.successors(src)))))
         chain = tuple(_fastest(self.links(a, b), nbytes, copies) for a, b in itertools.pairwise(nodes))
         return Way(src=src, dst=dst, links=chain, staged=two_devices)
 

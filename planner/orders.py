@@ -173,5 +173,6 @@ def orders_to_document(orders: Orders) -> dict[str, Any]:
             "prefill_chunk": work.prefill_chunk,
             "layout": work.layout,
         },
+        "prefill_chunk": work.prefill_chunk,
         "expect": None if orders.expect is None else list(orders.expect),
     }

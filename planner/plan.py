@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from fleet.identity import topology_id
 from planner.admit import Admission, Reason
 from planner.footprint import LINES, ArenaFootprint
 from planner.orders import (
@@ -24,17 +25,24 @@ from planner.rows import Edge, Leg, Row
 SCHEMA = "kvwaybill/plan/1"
 
 
+def topology_ids(admission: Admission) -> dict[str, int]:
+    """Topology ids of the placed devices: the bands of one node, or hashed where the plan spans several nodes."""
+    devices = [d for d in admission.ask.fleet.devices if d.id in admission.ask.placement.devices]
+    one_node = len({device.host for device in devices}) == 1
+    return {d.id: topology_id(d.id, d.kind, d.index, one_node=one_node) for d in devices}
+
+
 def make_orders(admission: Admission) -> Orders:
     """The orders of an admission: devices, arenas, fences and the sequence of steps. No predicted figure is in them."""
     ask, workload, prediction = admission.ask, admission.workload, admission.prediction
     assert workload is not None
     assert prediction is not None
-    devices = []
+    devices, ids = [], topology_ids(admission)
     for name in ask.placement.devices:
         device = ask.fleet.device(name)
         assert device is not None
         devices.append(OrderedDevice(
-            id=device.id, topology_id=device.topology_id, kind=device.kind, index=device.index, host=device.host,
+            id=device.id, topology_id=ids[device.id], kind=device.kind, index=device.index, host=device.host,
             uuid=device.uuid, pci=device.pci,
         ))  # fmt: skip
     return Orders(
@@ -167,7 +175,7 @@ def memory_document(admission: Admission, footprint: ArenaFootprint) -> dict[str
     budget = admission.budgets[footprint.arena]
     return {
         "device": footprint.arena,
-        "topology_id": None if device is None else device.topology_id,
+        "topology_id": None if device is None else topology_ids(admission)[device.id],
         "capacity_bytes": budget.capacity_bytes,
         "budget_bytes": budget.budget_bytes,
         "resident": {line: footprint.lines[line] for line in LINES},

@@ -57,9 +57,9 @@ def resolve(request: Request, model: Model, source: str = "workload") -> Workloa
         raise DescriptionError(faults)
     passes = _passes(request, model, prompt, fault)
     positions = min(passes, model.seq_len) if request.positions is None else request.positions
-    if positions < passes:
+    if request.positions is not None and positions < passes:
         fault("positions", f"{positions} positions cannot hold {passes} passes; use {passes} or more")
-    if positions > model.seq_len:
+    if request.positions is not None and positions > model.seq_len:
         fault(
             "positions", f"{positions} is more than the model's {model.seq_len} positions; use {model.seq_len} or fewer"
         )

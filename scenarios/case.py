@@ -18,10 +18,12 @@ class Proof:
 
     single_device    the oracle's run of the same request: prefill and decode on one device
     without_handoff  how decode's memory stood (`poisoned`, `zeroed`) -> the run with the handoff deleted
+    lost             memory that the executor poisoned as decode began -> the run that resulted
     """
 
     single_device: Document | None = None
     without_handoff: Mapping[str, Document] = field(default_factory=dict)
+    lost: Mapping[str, Document] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,12 @@ from scenarios.case import Case, Document
 from scenarios.checks_edges import edges_match, handoff_bytes_match, memory_disagrees
 from scenarios.checks_inputs import same_inputs
 from scenarios.checks_plain import CHANGES
-from scenarios.checks_proof import handoff_is_load_bearing, no_stray_access, tokens_equal_single_device
+from scenarios.checks_proof import (
+    decode_uses_its_own_memory,
+    handoff_is_load_bearing,
+    no_stray_access,
+    tokens_equal_single_device,
+)
 from scenarios.finding import Finding, failed, inconclusive, no_decode, passed, waived
 
 
@@ -305,6 +310,7 @@ PROVED: dict[str, Check] = {
     "no_stray_access": no_stray_access,
     "tokens_equal_single_device": tokens_equal_single_device,
     "handoff_is_load_bearing": handoff_is_load_bearing,
+    "decode_uses_its_own_memory": decode_uses_its_own_memory,
 }
 """Further, in a proof: they need other runs of the same request."""
 

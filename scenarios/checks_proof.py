@@ -1,14 +1,18 @@
-"""The three checks of a proof. Each needs a further run of the same request, with something changed."""
+"""The checks of a proof. Each needs a further run of the same request, with something changed."""
 
 from __future__ import annotations
 
+from fleet.model import DTYPE_BYTES
 from scenarios.case import Case, Document
 from scenarios.finding import Finding, failed, inconclusive, no_decode, passed, waived
+
+LOCKABLE_BACKENDS = ("numba", "null")
+"""Backends whose memory is pages of this process."""
 
 
 def no_stray_access(case: Case) -> Finding:
     """Fails when a phase touched an arena that its step is not party to (the access dies in a forked child)."""
-    if case.b["tier"] != "emulated":
+    if case.b["backend"] not in LOCKABLE_BACKENDS:
         return waived("memory can be locked away on the processor only")
     if case.is_oracle and case.orders["workload"]["attention"] == "device":
         return waived("one arena holds both phases: there is none to close")
@@ -70,3 +74,41 @@ def handoff_is_load_bearing(case: Case) -> Finding:
     if any(not bits for _, bits, _ in found.values()) or all(not tokens for tokens, _, _ in found.values()):
         return inconclusive(f"{words}; ask for more steps or another prompt")
     return passed(words)
+
+
+def decode_uses_its_own_memory(case: Case) -> Finding:
+    """Fails when decode rests on other memory than its own.
+
+    As decode begins, the executor itself poisons, one run each: decode's cache and decode's weights (then the logits
+    must change) and prefill's cache (then nothing may). And the witness must see decode write its own cache, all of it.
+    """
+    if finding := no_decode(case):
+        return finding
+    lost = case.proof.lost if case.proof else {}
+    if absent := [name for name in ("decode cache", "decode weights", "prefill cache") if name not in lost]:
+        return inconclusive(f"the request was not run with {', '.join(absent)} lost")
+    wrong = []
+    for name in ("decode cache", "decode weights"):
+        if not _differences(case.b, lost[name])[1]:
+            wrong.append(f"{name} lost, and no logit changed")
+    if sum(_differences(case.b, lost["prefill cache"])[:2]):
+        wrong.append(f"prefill cache lost: {_differences(case.b, lost['prefill cache'])[2]}")
+    wanted, written = _cache_bytes(case), case.b.get("cache_written_bytes")
+    if written is not None and written != wanted:
+        wrong.append(f"decode wrote {written:,} B of its cache, its passes make {wanted:,} B")
+    if wrong:
+        return failed("; ".join(wrong))
+    return passed(
+        f"its cache or weights lost, the logits change; prefill's lost, nothing does; {wanted:,} B written"
+    )
+
+
+def _cache_bytes(case: Case) -> int:
+    """K and V of the positions that decode walked: 2 * L * passes * KD elements, from the shape of its own buffers."""
+    for arena in case.orders["arenas"]:
+        for buffer in arena["buffers"]:
+            if buffer["name"] == "kv/decode/k":
+                layers, _, width = buffer["shape"]
+                element = DTYPE_BYTES[buffer["dtype"]]
+                return int(2 * layers * case.b["passes"]["decode"] * width * element)
+    return 0

@@ -161,6 +161,73 @@ class Theatre(_Elsewhere):
         return self.machine.cache(orders.prefill if phase == "prefill" else orders.decode, phase, tensor)
 
 
+class PrivateCopy(_Elsewhere):
+    """The handoff is made, a private copy of prefill's cache is kept beside it, and decode reads that one."""
+
+    def prepare(self) -> None:
+        self.kept: dict[str, Array] = {}
+
+    def handoff(self, order: int, step: Step) -> None:
+        super().handoff(order, step)
+        if _across_step(step) and step.tensor is not None:
+            source = self.machine.cache(self.machine.orders.prefill, "prefill", step.tensor).array
+            self.kept[step.tensor] = np.array(source)
+
+    def cache(self, phase: Phase) -> Cache:
+        if phase == "decode" and self.machine.orders.workload.attention == "host" and self.kept:
+            return Cache(list(self.kept["k"]), list(self.kept["v"]))
+        return super().cache(phase)
+
+    def moved(self, buffer: Buffer) -> Array | None:
+        machine = self.machine
+        if machine.orders.workload.attention == "host" or not self.kept:
+            return None
+        for tensor, copy in self.kept.items():
+            part = _same_part(buffer, machine.cache(machine.orders.decode, "decode", tensor), copy)
+            if part is not None:
+                return part
+        return None
+
+
+class WeightsFromFile(_Elsewhere):
+    """Decode takes its weights from the checkpoint in host memory; the device's own are staged and never read."""
+
+    def moved(self, buffer: Buffer) -> Array | None:
+        machine = self.machine
+        for name, mine in machine.buffers[machine.orders.decode].items():
+            if name.startswith("weights/"):
+                part = _same_part(buffer, mine, np.array(self.weights.tensor(name.removeprefix("weights/"))))
+                if part is not None:
+                    return part
+        return None
+
+
+class CacheElsewhere(PrivateCopy):
+    """Decode works on a heap copy of the cache that it was handed: its own arena is never written again."""
+
+    def cache(self, phase: Phase) -> Cache:
+        if phase == "decode":
+            machine = self.machine
+            for tensor in ("k", "v"):
+                self.kept[tensor] = np.array(machine.cache(machine.cache_arena("decode"), "decode", tensor).array)
+        return super().cache(phase)
+
+    def handoff(self, order: int, step: Step) -> None:
+        Hands.handoff(self, order, step)
+
+
+def _across_step(step: Step) -> bool:
+    return step.mode not in ("up", "down")
+
+
+def _same_part(buffer: Buffer, mine: Buffer, other: Array) -> Array | None:
+    """The part of `other`, a copy of `mine`, that `buffer` is of `mine`; None when it lies elsewhere."""
+    if not mine.address <= buffer.address < mine.address + mine.nbytes:
+        return None
+    first = (buffer.address - mine.address) // 4
+    return other.reshape(-1)[first : first + buffer.nbytes // 4].reshape(buffer.shape)
+
+
 class OneDispatchElsewhere(Hands):
     """In the middle of decode one matmul is computed with the weights of prefill's device, and says so."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from executor.facts import StrayReport, run_document
 from executor.hands import Hands
 from executor.isolate import run_isolated
+from executor.run import LOSSES
 from fleet.errors import BackendError, InconclusiveError
 from fleet.placement import Placement
 from planner.orders import Step
@@ -41,6 +42,11 @@ class Made:
 
     run: Document
     deleted: dict[str, Document]
+    lost: dict[str, Document]
+
+    def proof(self, oracle: Document) -> Proof:
+        """What the checks of a proof look at, beside this run."""
+        return Proof(single_device=oracle, without_handoff=self.deleted, lost=self.lost)
 
 
 def prove(prepared: Prepared, *, backend: str = "numba", progress: Progress | None = None) -> tuple[Document, Document]:
@@ -54,12 +60,11 @@ def prove(prepared: Prepared, *, backend: str = "numba", progress: Progress | No
     parts = len(SABOTAGES) + 3
     tell("split", 0, parts)
     bench = set_up(plan, backend=backend)
-    clean = _make(bench, None, _MEMORIES)
+    clean = _make(bench, None, ("handoff_is_load_bearing", "decode_uses_its_own_memory"))
     tell("oracle", 1, parts)
     oracle_bench = set_up(_oracle_plan(prepared), backend=backend)
     oracle = execute(oracle_bench)
-    proof = Proof(single_device=oracle, without_handoff=clean.deleted)
-    comparison = compare(plan_for(bench), clean.run, proof=proof)
+    comparison = compare(plan_for(bench), clean.run, proof=clean.proof(oracle))
     clean.run["comparison"] = comparison
     oracle["comparison"] = compare(plan_for(oracle_bench), oracle)
     matrix = []
@@ -84,6 +89,7 @@ def _proof(bench: Bench, clean: Made, oracle: Document, matrix: list[Document]) 
             "split": clean.run,
             "single_device": oracle,
             **{f"without_handoff_{memory}": run for memory, run in clean.deleted.items()},
+            **{f"lost_{name.replace(' ', '_')}": run for name, run in clean.lost.items()},
         },
         "comparisons": [
             {"name": "split", "comparison": comparison},
@@ -131,8 +137,10 @@ def _oracle_plan(prepared: Prepared) -> Document:
     )
 
 
-def _make(bench: Bench, hands: Callable[[], Hands] | None, memories: Iterable[Memory]) -> Made:
-    """The request in the open, its isolated twin for stray accesses, and again without its handoff on such memories."""
+def _make(bench: Bench, hands: Callable[[], Hands] | None, asked: Iterable[str]) -> Made:
+    """The request in the open and its isolated twin for stray accesses; for the checks asked for also without its
+    handoff on each kind of memory, and with memory lost as decode begins.
+    """
     make = hands or Hands
     run = execute(bench, hands=make())
     isolated = run_isolated(bench.orders, bench.weights, bench.backend, hands=make())
@@ -141,8 +149,14 @@ def _make(bench: Bench, hands: Callable[[], Hands] | None, memories: Iterable[Me
         twin = run_document(isolated.facts)
         if twin["tokens"] != run["tokens"] or twin["logits_top1_bits"] != run["logits_top1_bits"]:
             run["stray"] = {"accesses": 1, "detail": "the isolated twin of the run came to other tokens or logits"}
-    deleted = {memory: execute(bench, hands=make(), without=("handoff",), memory=memory) for memory in memories}
-    return Made(run=run, deleted={str(memory): document for memory, document in deleted.items()})
+    deleted, lost = {}, {}
+    if "handoff_is_load_bearing" in asked:
+        for memory in _MEMORIES:
+            deleted[str(memory)] = execute(bench, hands=make(), without=("handoff",), memory=memory)
+    if "decode_uses_its_own_memory" in asked:
+        for name in LOSSES:
+            lost[str(name)] = execute(bench, hands=make(), lose=name)
+    return Made(run=run, deleted=deleted, lost=lost)
 
 
 def _stray(report: StrayReport) -> Document:
@@ -185,12 +199,11 @@ def _sabotaged(sabotage: Sabotage, bench: Bench, clean: Made, oracle: Document, 
         plan = sabotage.falsify(plan_for(bench))
         plan = plan | {"id": plan_id(plan)}
         run = clean.run | {"plan_id": plan["id"]}
-        return compare(plan, run, proof=Proof(single_device=oracle, without_handoff=clean.deleted))
+        return compare(plan, run, proof=clean.proof(oracle))
     make = sabotage.hands
     assert make is not None
-    asked = "handoff_is_load_bearing" in (*sabotage.must_fail, *sabotage.must_pass)
-    made = _make(bench, lambda: make(material), _MEMORIES if asked else ())
-    return compare(plan_for(bench), made.run, proof=Proof(single_device=oracle, without_handoff=made.deleted))
+    made = _make(bench, lambda: make(material), (*sabotage.must_fail, *sabotage.must_pass))
+    return compare(plan_for(bench), made.run, proof=made.proof(oracle))
 
 
 class _Capture(Hands):

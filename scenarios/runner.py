@@ -20,6 +20,7 @@ from scenarios.limits import run_limits, witnesses_of
 
 if TYPE_CHECKING:
     from executor.hands import Hands
+    from executor.run import Loss
     from executor.tokenizer import Tokenizer
     from executor.weights import Weights
 
@@ -140,12 +141,14 @@ def execute(
     hands: Hands | None = None,
     without: Collection[str] = (),
     memory: Memory = "poisoned",
+    lose: Loss | None = None,
 ) -> Document:
     """One request as the contract's **run**, still without its comparison."""
     from executor.facts import run_document
     from executor.run import Executor
 
-    with Executor(bench.orders, bench.weights, bench.backend, hands=hands, without=without, memory=memory) as executor:
+    options: dict[str, Any] = {"hands": hands, "without": without, "memory": memory, "lose": lose}
+    with Executor(bench.orders, bench.weights, bench.backend, **options) as executor:
         facts = executor.run()
     return told(bench, run_document(facts, plan_id=bench.plan["id"]))
 

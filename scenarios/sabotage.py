@@ -15,6 +15,7 @@ from executor.hands import Hands
 from scenarios.faulty_hands import (
     AllOnOneDevice,
     AnotherBody,
+    CacheElsewhere,
     CopyBack,
     HandoffDeleted,
     KeysForValues,
@@ -22,11 +23,13 @@ from scenarios.faulty_hands import (
     OneCopyTooMany,
     OneDispatchElsewhere,
     OnePositionShort,
+    PrivateCopy,
     Stale,
     StaleCache,
     StrayRead,
     Theatre,
     UnlistedAllocation,
+    WeightsFromFile,
     WeightsMissing,
     WrongLayer,
 )
@@ -72,6 +75,12 @@ def falsified_bytes(plan: Document) -> Document:
     edges = [e | {"bytes": e["bytes"] + 4} if (e["src"], e["dst"], e["kind"]) in ends else e for e in plan["edges"]]
     handoff = plan["handoff"] | {"bytes": plan["handoff"]["bytes"] + 4}
     return plan | {"waybill": rows, "edges": edges, "handoff": handoff}
+
+
+def falsified_inputs(plan: Document) -> Document:
+    """The plan as if it had been made for another checkpoint."""
+    model = plan["inputs"]["model"] | {"digest": "0" * 64}
+    return plan | {"inputs": plan["inputs"] | {"model": model}}
 
 
 def falsified_memory(plan: Document) -> Document:
@@ -120,9 +129,27 @@ SABOTAGES: tuple[Sabotage, ...] = (
     ),
     Sabotage(
         name="theatre", what="the copy is made and decode reads prefill's own array",
-        must_fail=("no_stray_access", "handoff_is_load_bearing"),
+        must_fail=("no_stray_access", "handoff_is_load_bearing", "decode_uses_its_own_memory"),
         must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match", "tokens_equal_single_device"),
         hands=lambda _: Theatre(),
+    ),
+    Sabotage(
+        name="private copy", what="the copy is made, and decode reads another one on the heap",
+        must_fail=("decode_uses_its_own_memory",),
+        must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match", "tokens_equal_single_device"),
+        hands=lambda _: PrivateCopy(),
+    ),
+    Sabotage(
+        name="cache elsewhere", what="decode works on a heap copy of the cache that it was handed",
+        must_fail=("decode_uses_its_own_memory",),
+        must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match", "no_stray_access"),
+        hands=lambda _: CacheElsewhere(),
+    ),
+    Sabotage(
+        name="weights from the file", what="decode reads the checkpoint in host memory, not its own weights",
+        must_fail=("decode_uses_its_own_memory",),
+        must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match", "no_stray_access"),
+        hands=lambda _: WeightsFromFile(),
     ),
     Sabotage(
         name="stray read", split_only=True, what="decode looks once at prefill's cache and uses nothing of it",
@@ -177,6 +204,11 @@ SABOTAGES: tuple[Sabotage, ...] = (
         name="falsified memory", what="the plan says 4 bytes more of cache, and is signed anew",
         must_fail=("resident_match",), must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "tokens_equal_single_device"),
         falsify=falsified_memory,
+    ),
+    Sabotage(
+        name="plan of another checkpoint", what="the plan names another model's digest, and is signed anew",
+        must_fail=("same_inputs",), must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match"),
+        falsify=falsified_inputs,
     ),
 )  # fmt: skip
 """Every sabotage of `kvwaybill prove`."""

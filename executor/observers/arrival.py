@@ -43,6 +43,7 @@ class ArrivalWitness:
 
     observed: dict[LegKey, int] = field(default_factory=lambda: defaultdict(int))
     digests: list[Digest] = field(default_factory=list)
+    written: int | None = None
     _bounce: npt.NDArray[Any] | None = None
     _bounce_word: int = 0
 
@@ -56,6 +57,11 @@ class ArrivalWitness:
         """Add the bytes of `arrays` that no longer hold `word`."""
         changed = sum(int(np.count_nonzero(array.view(np.uint32) != np.uint32(word))) for array in arrays)
         self.observed[key] += changed * _WORD_BYTES
+
+    def count_written(self, array: npt.NDArray[Any], word: int) -> None:
+        """Add the bytes of `array` that no longer hold `word` to what decode wrote."""
+        changed = int(np.count_nonzero(array.view(np.uint32) != np.uint32(word)))
+        self.written = (self.written or 0) + changed * _WORD_BYTES
 
     def digest(self, tensor: str, layer: int, src: npt.NDArray[Any], dst: npt.NDArray[Any]) -> None:
         """Digest both ends of a layer: (P, KD) each."""

@@ -10,7 +10,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
 
 
 def test_the_page_lists_every_sabotage_with_what_it_must_fail() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and line[2].isdigit()]
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ") and line[2].isdigit()]
     wanted = [
         f"| {number} | {s.name} | {s.what} | {', '.join(f'`{name}`' for name in s.must_fail)} |"
         for number, s in enumerate(SABOTAGES, 1)

@@ -179,3 +179,17 @@ def test_filled_after_37_positions_of_the_acceptance_shape() -> None:
     document = prediction_document(admit(Ask(fleet=pair(), model=stories15m, request=asked, placement=SPLIT)))
     across = [row for row in document["waybill"] if row["kind"] == "p2p"]
     assert [(row["bytes"], row["copies"]) for row in across] == [(255_744, 6)] * 2
+
+
+def test_topology_ids_are_those_of_one_node_where_the_plan_stays_on_one() -> None:
+    from dataclasses import replace
+
+    from planner.plan import topology_ids
+    from tests.planner.fleets import device
+
+    fleet = pair()
+    other = replace(device("node1/gpu:0", topology_id=1), host="node1/host")
+    wide = replace(fleet, devices=(*(replace(d, topology_id=99_000) for d in fleet.devices), other))
+    asked = Ask(fleet=wide, model=llama2c(), request=Request(prompt_tokens=14, steps=40), placement=SPLIT)
+    ids = topology_ids(admit(asked))
+    assert ids["gpu:0"] == 500
