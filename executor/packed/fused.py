@@ -66,17 +66,10 @@ def _write(book: Book, plan: I64, op: int, src: int, dst: int, layer: int, nbyte
     if count >= book.rows.shape[0]:
         return slots.LEDGER_FULL
     row = book.rows[count]
-    row[0], row[1], row[2], row[3], row[4], row[5], row[6] = (
-        count,
-        plan[slots.PHASE],
-        plan[slots.ORDER],
-        op,
-        src,
-        dst,
-        layer,
-    )
-    row[7], row[8], row[9] = book.state[slots.CALL_POSITION], book.state[slots.CALL_TOKENS], nbytes
-    row[10] = book.state[slots.CALL_TOKENS]
+    position, n_tokens = book.state[slots.CALL_POSITION], book.state[slots.CALL_TOKENS]
+    row[0], row[1], row[2], row[3] = count, plan[slots.PHASE], plan[slots.ORDER], op
+    row[4], row[5], row[6], row[7] = src, dst, layer, position
+    row[8], row[9], row[10] = n_tokens, nbytes, n_tokens  # a pass a position
     book.state[slots.LEDGER_ROWS] = count + 1
     return slots.DONE
 
@@ -102,18 +95,18 @@ def _matmul(
 ) -> int:  # fmt: skip
     """out (n_tokens, rows) = x (n_tokens, n) times a packed weight, and its rows in ledger and trace."""
     address = plan[slots.ADDRESS_OF_WEIGHT + weight] + max(layer, 0) * plan[slots.STRIDE_OF_WEIGHT + weight]
+    place = _place_of(book.places, address)
+    if place < 0:
+        return slots.OPERAND_OUTSIDE
     widest = plan[slots.WIDEST]
     if team is None or rows * n * n_tokens < _WORTH_A_TEAM:
         multiply(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, widest, mode)
     else:
         multiply_in_team(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, widest, mode, team)
     status = _note(book, slots.OP_MATMUL, layer, weight, rows, n)
-    if plan[slots.COUNTED] != 0 and status == slots.DONE:
-        place = _place_of(book.places, address)
-        if place < 0:
-            return slots.WEIGHT_OUTSIDE
+    if plan[slots.COUNTED] != 0:
         device = book.places[place, slots.DEVICE_CODE]
-        status = _write(book, plan, book.codes[place, weight], device, device, layer, 0)
+        status = max(status, _write(book, plan, book.codes[place, weight], device, device, layer, 0))
     return status
 
 
@@ -222,6 +215,9 @@ def _forward(book: Book, plan: I64, tokens: int, wants_logits: bool, mode: Any, 
 def _copy_ids(book: Book, plan: I64, ids: I32, first: int, count: int, up: bool) -> int:
     """Token ids up to the device's `tokens`, or the chosen one down from its `next`, and the row of the copy."""
     address = plan[slots.ADDRESS_OF_MEMORY + (slots.TOKENS if up else slots.NEXT)]
+    place = _place_of(book.places, address)
+    if place < 0:
+        return slots.OPERAND_OUTSIDE
     there = carray(i32_pointer(address), (count,))
     for t in range(count):
         if up:
@@ -230,9 +226,6 @@ def _copy_ids(book: Book, plan: I64, ids: I32, first: int, count: int, up: bool)
             ids[first + t] = there[t]
     if plan[slots.COUNTED] == 0:
         return slots.DONE
-    place = _place_of(book.places, address)
-    if place < 0:
-        return slots.WEIGHT_OUTSIDE
     device, host = book.places[place, slots.DEVICE_CODE], book.places[place, slots.HOST_CODE]
     if up:
         return _write(book, plan, book.codes[place, slots.OP_TOKENS], host, device, -1, count * 4)

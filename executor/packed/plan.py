@@ -154,7 +154,7 @@ def check_outcome(outcome: int, plan: I64, state: I64) -> None:
         raise BackendError(
             f"embed: a token id of the call at position {position} is not below {plan[slots.VOCAB]}, the vocabulary"
         )
-    if outcome == slots.WEIGHT_OUTSIDE:
+    if outcome == slots.OPERAND_OUTSIDE:
         raise DeviceMismatchError(f"an operand of the call at position {position} lies in no arena")
     if outcome != slots.DONE:
         raise BackendError(f"the call at position {position} ended with outcome {outcome}")
