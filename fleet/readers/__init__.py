@@ -84,7 +84,7 @@ def matching(text: str) -> tuple[str, ...]:
 
 
 def recognise(text: str) -> str | None:
-    """The name of the format of a text by its content, or None. Of several, the first: `read_foreign` tells them all."""
+    """The name of the format of a text by content, or None. The first of several: `read_foreign` tells them all."""
     found = matching(text)
     return found[0] if found else None
 
