@@ -24,7 +24,7 @@ def device(
     return Device(
         id=name,
         kind="cpu" if name.startswith("cpu") else "gpu",
-        index=0,
+        index=int(name.rpartition(":")[2]),
         topology_id=topology_id,
         memories=(memory,),
         default_memory="HBM",
