@@ -39,7 +39,10 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """What joins two ends (`gpu:0`, `host`), both ways alike but for `peer` and `peer_back`."""
+    """What joins two ends (`gpu:0`, `host`), both ways alike but for `peer` and `peer_back`.
+
+    `rated` is False where the kind is a guess: then no rate is taken from the SKU.
+    """
 
     a: str
     b: str
@@ -47,6 +50,7 @@ class Pair:
     line: int
     count: int = 1
     bandwidth: Quantity = UNKNOWN
+    rated: bool = True
     peer: PeerAccess | None = None
     peer_back: PeerAccess | None = None
 
@@ -172,7 +176,7 @@ def _both_ways(pair: Pair, card: Sku | None, source: str) -> list[Link]:
 
 def _rate(pair: Pair, card: Sku | None) -> Quantity:
     """Lanes times the lane of the SKU; for PCIe between two cards, the slower of a slot's two directions."""
-    if card is None:
+    if card is None or not pair.rated:
         return UNKNOWN
     if pair.kind == "pcie":
         return min(

@@ -28,6 +28,7 @@ class Sku:
     """
 
     name: str
+    kind: str
     memories: tuple[Memory, ...]
     default_memory: str
     runtime: Quantity | None
@@ -53,13 +54,16 @@ def _files() -> dict[str, list[str]]:
 
 
 def find_sku(name: str) -> Sku:
-    """The card of this name; case, blanks and `_` for `-` do not matter. Raises DescriptionError with the known names."""
+    """The card of this name; case, and `_` or a blank for `-`, do not matter. Raises DescriptionError."""
     files = _files()
     wanted = _plain(name)
     exact = [known for known in files if _plain(known) == wanted]
     found = exact or [known for known in sorted(files) if wanted and _plain(known).startswith(wanted + "-")]
     if len(found) == 1:
-        return _sku(found[0])
+        card = _sku(found[0])
+        if card.kind != "gpu":
+            raise DescriptionError.at("--sku", "", f"{card.name} is a {card.kind}; the text describes GPUs")
+        return card
     names = ", ".join(found or sku_names())
     if found:
         message = f"{printable(name)} could be any of {names}; name one"
@@ -84,6 +88,7 @@ def _sku(name: str) -> Sku:
     )
     return Sku(
         name=name,
+        kind=row.kind,
         memories=memories,
         default_memory=row.default_memory or (memories[0].name if memories else ""),
         runtime=None if row.runtime is None else _spec(row.runtime),
