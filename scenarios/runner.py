@@ -6,12 +6,13 @@ read again after the run, by `compare`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from fleet.checkpoints import load_model
-from fleet.errors import DescriptionError, InconclusiveError
+from fleet.checkpoints import SEEDED_NAME, load_model
+from fleet.errors import DescriptionError, Fault, InconclusiveError
 from fleet.model import Model
 from planner.orders import Orders
 from scenarios.compare import compare
@@ -60,8 +61,11 @@ def set_up(
     from executor.weights import open_weights
 
     orders = orders_from_document(plan["orders"])
-    _check_executable(orders, backend)
     inputs = plan["inputs"]
+    if inputs["model"].get("format") == _WITHOUT_WEIGHTS:
+        raise _no_weights(inputs["model"])
+    _check_executable(orders, backend)
+    _check_there({} if model else {"model": inputs["model"]["path"]}, tokenizer, inputs)
     if fleet is not None:
         _check_fleet(fleet, inputs)
     path = model or inputs["model"]["path"]
@@ -70,10 +74,8 @@ def set_up(
         raise DescriptionError.at(
             path or read.name, "model", "is another checkpoint than the plan was made for (digests differ); admit again"
         )
-    if read.format == "hf-config":
-        raise DescriptionError.at(
-            path or read.name, "model", "holds no weights: a config.json can be admitted, not run"
-        )
+    if read.format == _WITHOUT_WEIGHTS:
+        raise _no_weights({"path": path, "name": read.name})
     words = tokenizer or inputs["tokenizer"]["path"]
     spoken = None
     if words is not None or read.format == "seeded" or prompt is not None:
@@ -84,6 +86,28 @@ def set_up(
         plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend,
         warnings=(*read.warnings, *weights.check()),
     )  # fmt: skip
+
+
+_WITHOUT_WEIGHTS = "hf-config"
+
+
+def _no_weights(model: Document) -> DescriptionError:
+    """Told before what the executor cannot compute: no other flag would mend it."""
+    where = model["path"] or model["name"]
+    return DescriptionError.at(where, "model", "holds no weights: a config.json can be admitted, not run")
+
+
+def _check_there(paths: dict[str, str | None], tokenizer: str | None, inputs: Document) -> None:
+    """The files of a plan, both at once: it names them as they were given, perhaps from another folder."""
+    if tokenizer is None:
+        paths = paths | {"tokenizer": inputs["tokenizer"]["path"]}
+    named = {name: path for name, path in paths.items() if path and (name, path) != ("model", SEEDED_NAME)}
+    gone = {name: path for name, path in named.items() if "\0" not in path and not os.path.exists(path)}
+    if gone:
+        words = "is not there (a plan names its files as they were given to admit); say where it is with"
+        raise DescriptionError(
+            [Fault(source=path, field=name, message=f"{words} --{name} PATH") for name, path in gone.items()]
+        )
 
 
 def _check_fleet(path: str, inputs: Document) -> None:
@@ -156,7 +180,7 @@ def execute(
 def told(bench: Bench, run: Document) -> Document:
     """The run with its text and limits: what the executor cannot know."""
     text = None if bench.tokenizer is None else bench.tokenizer.decode(run["tokens"])
-    run["inputs"] = {name: {"digest": digest} for name, digest in _digests(bench).items()}
+    run["inputs"] = _inputs(bench)
     run["text"] = None if text is None else text.decode("utf-8", errors="replace")
     run["text_hex"] = None if text is None else text.hex()
     run["edges"] = [edge | _observed(run, edge) for edge in run["edges"]]
@@ -164,6 +188,17 @@ def told(bench: Bench, run: Document) -> Document:
     run["warnings"] = list(bench.warnings)
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
     return run
+
+
+def _inputs(bench: Bench) -> Document:
+    """What the run was made with: the plan's names and words, less its paths, and the digests that still hold."""
+    held = _digests(bench)
+    found = {}
+    for name in ("model", "fleet", "placement", "workload"):
+        words = bench.plan["inputs"].get(name) or {}
+        kept = {key: value for key, value in words.items() if key not in ("path", "digest")}
+        found[name] = kept | ({"digest": held[name]} if name in held else {})
+    return found
 
 
 def _digests(bench: Bench) -> dict[str, str]:
