@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -186,7 +187,10 @@ def memory_document(admission: Admission, footprint: ArenaFootprint) -> dict[str
 
 
 def row_document(row: Row) -> dict[str, Any]:
-    """One row; `per_pass` is absent where passes differ, `legs` null where the way is unknown."""
+    """One row; `per_pass` is absent where passes differ, `legs` null where the way is unknown.
+
+    `lower_bound` is there (true) where a link without latency makes `seconds` less than it will be.
+    """
     document: dict[str, Any] = {
         "phase": row.phase, "tensor": row.tensor, "src": row.src, "dst": row.dst, "kind": row.kind,
         "legs": None if row.legs is None else [_leg_document(leg) for leg in row.legs],
@@ -194,14 +198,22 @@ def row_document(row: Row) -> dict[str, Any]:
     }  # fmt: skip
     if row.per_pass is not None:
         document["per_pass"] = {"bytes": row.per_pass[0], "copies": row.per_pass[1]}
-    return document
+    return document | _bound([row])
+
+
+def _bound(rows: Iterable[Row]) -> dict[str, Any]:
+    """`lower_bound` of rows that are priced, one of them over a link without latency; nothing otherwise."""
+    rows = list(rows)
+    priced = all(row.seconds is not None for row in rows)
+    return {"lower_bound": True} if priced and any(leg.lower_bound for row in rows for leg in row.legs or ()) else {}
 
 
 def _leg_document(leg: Leg) -> dict[str, Any]:
-    return {
+    document = {
         "src": leg.src, "dst": leg.dst, "kind": leg.kind, "link": leg.link, "bytes": leg.bytes, "copies": leg.copies,
         "seconds": _seconds(leg.seconds),
     }  # fmt: skip
+    return document | ({"lower_bound": True} if leg.lower_bound else {})
 
 
 def handoff_document(rows: tuple[Row, ...]) -> dict[str, Any] | None:
@@ -218,6 +230,7 @@ def handoff_document(rows: tuple[Row, ...]) -> dict[str, Any] | None:
         "kind": across[0].kind,
         "legs": _summed_legs(across) if all(row.legs is not None for row in across) else None,
         "seconds": _seconds(sum((t for t in times if t is not None), Fraction(0))) if known else None,
+        **_bound(across),
     }
 
 
