@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from planner.admit import admit
+from planner.admit import Admission, admit
 from planner.fixes import explain_refusal
 from planner.plan import plan_document
 from scenarios.documents import plan_id
@@ -22,11 +22,29 @@ def make_plan(prepared: Prepared) -> dict[str, Any]:
     admission = replace(admission, reasons=reasons)
     document = plan_document(admission, prepared.inputs, [_pinned(change, prepared) for change in changes], [])
     document["defaults"] = list(prepared.defaults)
-    document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings]
+    document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings, *_ends_early(admission)]
     document["limits"] = plan_limits(None if prepared.ask.model.unknown else prepared.ask.request.attention)
     document["id"] = plan_id(document)
     first = ("schema", "verdict", "id")
     return {name: document[name] for name in first} | {k: v for k, v in document.items() if k not in first}
+
+
+def _ends_early(admission: Admission) -> list[str]:
+    """A warning where the passes end within the prompt or with it: such a plan hands nothing over."""
+    workload, model = admission.workload, admission.ask.model
+    if workload is None or workload.hands_over:
+        return []
+    prompt, passes = workload.prompt_tokens, workload.passes
+    if passes < prompt:
+        told = (
+            f"{passes:,} passes end inside the prompt of {prompt:,} tokens: nothing is sampled, decoded or handed off"
+        )
+    else:
+        told = f"{passes:,} passes end with the prompt: one token is sampled, none is decoded and nothing is handed off"
+    if prompt >= model.seq_len:
+        return [f"{told}; the model has {model.seq_len:,} positions, so give a prompt of {model.seq_len - 1:,} at most"]
+    flag = "--steps" if admission.ask.request.new_tokens is None else "--new-tokens"
+    return [f"{told}; ask for {flag} {prompt + 1 if flag == '--steps' else 2} or more"]
 
 
 def _pinned(fix: dict[str, Any], prepared: Prepared) -> dict[str, Any]:
