@@ -17,7 +17,11 @@ _ATTENTION = {
 _COUNTED = (
     "Bytes are exact for the tensors that the orders name; packet headers and descriptors of a driver are not counted."
 )
-_TIMES = "Times are latency x copies + bytes / bandwidth over the declared links, without contention; null = unpriced."
+_TIMES = (
+    "Times are latency x copies + bytes / bandwidth over the declared links, without contention."
+    " unpriced (null): a rate or the way is unknown."
+    " >= (lower_bound): a link on the way states no latency, so its bandwidth alone is priced."
+)
 _EMULATED = (
     "tier emulated: devices are separate fenced memories of one processor. Bytes, copies and isolation are shown;"
     " speed and a second physical device are not."
@@ -71,10 +75,10 @@ def comparison_limits(a: Document, b: Document) -> list[str]:
     """Limits of setting two documents side by side."""
     kinds = tuple(str(document["schema"]).split("/")[1] for document in (a, b))
     if kinds == ("plan", "plan"):
-        first = "Two plans: nothing ran. The first stands as predicted, the second as observed."
+        first = "Two plans: nothing ran. In JSON, A stands under predicted and B under observed."
         return [first, *plan_limits(attention_of(a))]
     if kinds == ("run", "run"):
-        first = "Two runs: the first stands as predicted, the second as observed; their witnesses do not count here."
+        first = "Two runs: in JSON, A stands under predicted and B under observed; their witnesses do not count here."
         return [first, *run_limits(attention_of(b), b["tier"], witnesses_of(b))]
     limits = run_limits(attention_of(a), b["tier"], witnesses_of(b))
     if b["plan_id"] is not None and b["plan_id"] != a["id"]:

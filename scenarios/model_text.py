@@ -8,6 +8,8 @@ from fleet.errors import DescriptionError, Fault
 from fleet.model import DTYPE_BYTES, Model
 from fleet.units import format_bytes
 from scenarios.limits import model_limits
+from scenarios.table import Paint, Table, safe
+from scenarios.words import joined, limits_block, listing
 
 Document = dict[str, Any]
 BLOCK_TOKENS = 16
@@ -67,20 +69,21 @@ def model_document(model: Model, contexts: list[int], kv_dtype: str | None) -> D
     }
 
 
-def model_text(document: Document) -> str:
+def model_text(document: Document, *, color: bool = False, width: int | None = None) -> str:
     """The document for people."""
+    paint = Paint(color, width)
     kv = document["kv"]
-    lines = [f"{document['name']} ({document['family']}, {document['format']})"]
+    head = [safe(f"{document['name']}  {document['family']}, read as {document['format']}")]
     if document["unknown"]:
-        lines += ["unverified: nothing of it is priced", *(f"  {words}" for words in document["unknown"])]
-    else:
-        layers = ", ".join(f"{layer['count']} {layer['kind']}" for layer in document["layers"])
-        lines += [
-            f"  parameters   {document['parameters']:,}",
-            f"  weights      {format_bytes(document['weights_bytes'])} ({document['weights_dtype']})",
-            f"  layers       {layers}; {document['seq_len']:,} positions",
-            f"  kv a token   {format_bytes(kv['bytes_per_token'])} ({kv['dtype']})",
-            f"  kv a block   {format_bytes(kv['bytes_per_block'])} ({kv['block_tokens']} tokens)",
-        ]
-        lines += [f"  kv at {context:>6}  {format_bytes(held['full'])}" for context, held in kv["by_context"].items()]
-    return "\n".join([*lines, "", "limits:", *(f"  {limit}" for limit in document["limits"])])
+        told = listing("Unverified: nothing of it is priced", document["unknown"], paint)
+        return joined([head, told, limits_block(document, paint)])
+    table = Table("Model", "")
+    layers = ", ".join(f"{layer['count']} {layer['kind']}" for layer in document["layers"])
+    table.add("parameters", f"{document['parameters']:,}")
+    table.add("weights", f"{format_bytes(document['weights_bytes'])} in {document['weights_dtype']}")
+    table.add("layers", f"{layers} attention; {document['seq_len']:,} positions")
+    table.add("KV of a token", f"{format_bytes(kv['bytes_per_token'])} in {kv['dtype']}")
+    table.add("KV of a block", f"{format_bytes(kv['bytes_per_block'])}, {kv['block_tokens']} tokens")
+    for context, held in kv["by_context"].items():
+        table.add(f"KV of {int(context):,} tokens", format_bytes(held["full"]))
+    return joined([head, table.lines(paint), limits_block(document, paint)])

@@ -9,6 +9,16 @@ from typing import Any
 Document = dict[str, Any]
 
 
+LEAST_COLUMNS = 40
+"""A narrower terminal is written to as if it had these: broken any further, text can no longer be read."""
+
+
+def _columns() -> int:
+    from shutil import get_terminal_size
+
+    return max(LEAST_COLUMNS, get_terminal_size().columns)
+
+
 class Console:
     """Handed to each command by the frame."""
 
@@ -16,6 +26,11 @@ class Console:
         self.quiet = quiet
         # NO_COLOR counts when it is set to anything but nothing (no-color.org).
         self.color = not no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """How a text is laid out here: colour, and the columns of the terminal; piped text is never broken."""
+        return {"color": self.color, "width": _columns() if sys.stdout.isatty() else None}
 
     def result(self, text: str) -> None:
         """A finished result, to stdout."""

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from scenarios.checks import CHECK_NAMES
 from scenarios.compare import compare
 from scenarios.limits import comparison_limits, plan_limits, proof_limits, run_limits
-from scenarios.report import comparison_text, fix_words, plan_text, proof_text, run_text
-from scenarios.table import Paint, Table, width_of
+from scenarios.report import admissions_text, plan_text
+from scenarios.report_proof import proof_text
+from scenarios.report_run import comparison_text, run_text
+from scenarios.table import Paint, Table, folded, width_of
+from scenarios.words import fix_words, without_repeats
 from tests.scenarios.made import plan, run_of
 
 ESCAPE = re.compile(r"\x1b\[[0-9]+m")
@@ -122,10 +125,10 @@ def test_the_matrix_shows_each_check_under_each_sabotage() -> None:
         for line in text.splitlines()
         if line.split()[:1] and line.split()[0] in CHECK_NAMES
     }
-    assert marks["edges_match"] == ["FAIL", "ERR", "-"]
-    assert marks["resident_match"] == ["ok", ".", "-"]
-    assert marks["no_stray_access"] == [".", "no", "-"]
-    assert marks["kv_content_arrived"] == ["fail", ".", "-"]
+    assert marks["edges_match"] == ["F", "!", "-"]
+    assert marks["resident_match"] == ["p", ".", "-"]
+    assert marks["no_stray_access"] == [".", "?", "-"]
+    assert marks["kv_content_arrived"] == ["f", ".", "-"]
     assert "decode_dispatched: passed, but no sabotage made it fail" in text
     assert "theatre: edges_match failed" in text
 
@@ -169,3 +172,111 @@ def test_limits_of_a_comparison_follow_what_is_compared() -> None:
     assert "nothing ran" in comparison_limits(planned, planned)[0]
     assert "Two runs" in comparison_limits(run, run)[0]
     assert any("arrival witness" in limit for limit in comparison_limits(planned, run))
+
+
+def test_a_link_without_latency_gives_a_lower_bound_that_is_marked() -> None:
+    planned = plan(fleet="gpu-and-cpu", decode="cpu:0")
+    bounded = [row for row in planned["waybill"] if row.get("lower_bound")]
+    assert {(row["src"], row["dst"]) for row in bounded} == {("host", "cpu:0"), ("cpu:0", "host")}
+    assert all(row["legs"][0]["lower_bound"] for row in bounded)
+    text = plan_text(planned)
+    assert text.count(">= ") == len(bounded) + 1  # and once where the limits explain it
+    assert "states no latency" in text
+    assert "lower_bound" not in plan()["handoff"]
+    over = plan(fleet="gpu-and-cpu", decode="cpu:0")
+    over["handoff"]["lower_bound"] = True
+    assert ">= " in next(line for line in plan_text(over).splitlines() if line.startswith("Handoff"))
+
+
+def test_a_time_without_a_rate_is_called_unpriced() -> None:
+    planned = plan(decode="gpu:0")
+    assert [row["seconds"] for row in planned["waybill"] if row["phase"] == "handoff"] == [None, None]
+    lines = [line for line in plan_text(planned).splitlines() if line.startswith("  handoff")]
+    assert all(line.endswith("unpriced") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "advice"),
+    [
+        ({"steps": 9}, "9 passes end inside the prompt of 11 tokens", "ask for --steps 12 or more"),
+        ({"steps": 11}, "11 passes end with the prompt", "ask for --steps 12 or more"),
+        ({"steps": None, "new_tokens": 1}, "11 passes end with the prompt", "ask for --new-tokens 2 or more"),
+        ({"prompt": None, "prompt_tokens": 300}, "inside the prompt of 300", "give a prompt of 255 at most"),
+    ],
+)
+def test_passes_that_end_with_the_prompt_are_warned_of(words: dict[str, Any], told: str, advice: str) -> None:
+    planned = plan(**words)
+    (warning,) = planned["warnings"]
+    assert told in warning
+    assert advice in warning
+    assert "\nHandoff     none\n" in plan_text(planned)
+    assert warning in plan_text(planned)
+    assert plan(steps=12)["warnings"] == []
+
+
+def test_the_second_line_says_what_was_asked() -> None:
+    planned = plan()
+    asked = plan_text(planned).splitlines()[1]
+    for words in ("11 prompt + 14 new tokens in 24 passes", "batch 1", "weights fp32", "KV fp32", "extent filled",
+                  "attention device", f"plan {planned['id'][:12]}"):  # fmt: skip
+        assert words in asked
+
+
+def test_the_memory_table_adds_up_what_a_run_must_show() -> None:
+    planned = plan()
+    held = run_of(planned)["resident"]
+    (line,) = [line for line in plan_text(planned).splitlines() if line.startswith("  = buffers")]
+    assert all(f"{entry['high_water_bytes']:,} B" in line for entry in held)
+
+
+def test_one_fix_for_several_reasons_is_told_once() -> None:
+    refused = plan(utilization="0.0001")
+    assert len(refused["reasons"]) == 2
+    assert plan_text(refused).count("fix: ") == 1
+
+
+def test_several_fleets_begin_with_a_line_for_each() -> None:
+    plans = [plan(), plan(utilization="0.0001"), plan(fleet="two-gpu-unknown")]
+    head = admissions_text(plans).split("\n\n")[0].splitlines()
+    assert [line.split()[1] for line in head] == ["verdict", "admitted", "refused", "unverified"]
+    refused = plans[1]["memory"][0]
+    assert all(f"{refused[field]:,} B" in head[2] for field in ("total_bytes", "budget_bytes", "slack_bytes"))
+    assert "unknown" in head[3]
+
+
+def test_two_plans_are_set_side_by_side_as_a_and_b() -> None:
+    text = comparison_text(compare(plan(), plan(kv_extent="allocated")))
+    rows = [line for line in text.splitlines() if line.startswith("  handoff  ")]
+    assert [line.split()[1] for line in rows] == ["k", "v"]
+    assert "predicted  " not in text
+    assert "6 more rows the same in A and B" in text
+    assert re.search(r"waived: concerns a plan and its run; two plans are compared here: \w+, ", text)
+    assert "All 8 rows have the same bytes and copies" in comparison_text(compare(plan(), plan()))
+
+
+def test_a_piece_that_is_repeated_over_and_over_stands_once() -> None:
+    assert without_repeats("A tale" + "<unk>" * 49) == "A tale[<unk> x 49]"
+    assert without_repeats("aaaaaaa and bbbbbbb") == "aaaaaaa and bbbbbbb"
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=200), st.integers(40, 90), st.integers(0, 8))
+def test_folded_text_keeps_its_words_and_the_width(text: str, width: int, hang: int) -> None:
+    lines = folded(text, width, hang)
+    assert " ".join(lines).split() == text.split()
+    assert all(width_of(line) <= width or " " not in line.strip() for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("words", [{}, {"fleet": "two-gpu-staged"}, {"utilization": "0.0001"}, {"attention": "host"}])
+def test_a_terminal_is_not_written_over_its_edge(words: dict[str, Any], width: int) -> None:
+    planned = plan(**words)
+    texts = [plan_text(planned, width=width)]
+    if planned["verdict"] == "admitted":
+        run = run_of(planned)
+        run["comparison"] = compare(planned, run)
+        texts.append(run_text(run, width=width))
+    for text in texts:
+        over = [line for line in text.splitlines() if width_of(line) > width]
+        assert all(max(map(width_of, line.split())) > width - 10 for line in over)  # a word is never cut
+        figures = {f"{part['bytes']:,} B" for part in planned["edges"]}
+        assert all(figure in " ".join(text.split()) for figure in figures)
