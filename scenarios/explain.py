@@ -7,11 +7,13 @@ does not follow from its parts is told so.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.model import DTYPE_BYTES
+from scenarios.shapes import shown
 
 Document = dict[str, Any]
 
@@ -30,48 +32,55 @@ CODES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Derivation:
-    """One figure: what it is, its formula with the numbers put in, the figure, and whether it follows."""
+    """One figure: what it is, the terms whose sum it is, in words and numbers, the figure, and whether it follows.
+
+    `about` are the words by which it can be asked for. `bytes` is None for a figure that is no bytes or is unknown.
+    """
 
     subject: str
-    formula: str
+    terms: tuple[str, ...]
     bytes: int | None
     follows: bool = True
+    about: frozenset[str] = frozenset()
+
+    @property
+    def formula(self) -> str:
+        """The terms as one sum."""
+        return " + ".join(self.terms)
 
 
 def explain(plan: Document, subject: str | None) -> list[Derivation]:
-    """The derivations of all figures, or those of one device, edge (`gpu:0->gpu:1`) or code."""
+    """The derivations of all figures, or those of one device, edge (`gpu:0->gpu:1`), phase, tensor, line or code.
+
+    Raises DescriptionError for a subject that this plan does not have.
+    """
+    found = [*_memory(plan), *_rows(plan), *_handoff(plan), *_work(plan), *_reasons(plan)]
     if subject is None:
-        return _memory(plan, None) + _rows(plan, None) + _reasons(plan, None)
-    if subject in CODES:
-        found = _reasons(plan, subject)
-        return found or [
-            Derivation(subject=subject, formula=f"{CODES[subject]} This plan has no such reason.", bytes=None)
-        ]
-    if "->" in subject:
-        src, _, dst = subject.partition("->")
-        found = _rows(plan, (src.strip(), dst.strip()))
-        if not found:
-            raise DescriptionError.at("explain", subject, f"is no edge of this plan; it has {_edges(plan)}")
         return found
-    devices = [entry["device"] for entry in plan.get("memory") or []]
-    if subject not in devices:
-        known = ", ".join([*devices, _edges(plan), *CODES])
-        raise DescriptionError.at("explain", subject, f"is no device, edge or code here; there are {known}")
-    return _memory(plan, subject)
+    wanted = "->".join(part.strip() for part in subject.split("->"))
+    told = [each for each in found if wanted in each.about or wanted == each.subject]
+    if told:
+        return told
+    if wanted in CODES:
+        return [Derivation(subject=wanted, terms=(f"{CODES[wanted]} This plan has no such reason.",), bytes=None)]
+    known = dict.fromkeys(word for each in found for word in sorted(each.about))
+    raise DescriptionError.at(
+        "explain", shown(subject), f"is nothing that this plan tells of; ask for {', '.join(known)}"
+    )
 
 
-def _edges(plan: Document) -> str:
-    return ", ".join(f"{edge['src']}->{edge['dst']}" for edge in plan.get("edges") or []) or "no edges"
-
-
-def _memory(plan: Document, device: str | None) -> list[Derivation]:
+def _memory(plan: Document) -> list[Derivation]:
     out: list[Derivation] = []
-    buffers = {a["arena"]: a["buffers"] for a in (plan.get("orders") or {}).get("arenas", [])}
     for entry in plan.get("memory") or []:
-        if device is None or entry["device"] == device:
-            out += _lines(entry, buffers.get(entry["device"]))
-            out += _totals(plan, entry)
+        out += _lines(entry, _buffers(plan, entry["device"]))
+        out += _totals(plan, entry)
     return out
+
+
+def _buffers(plan: Document, arena: str) -> list[Document] | None:
+    """The buffers of an arena; None where the plan has no orders."""
+    arenas = (plan.get("orders") or {}).get("arenas", [])
+    return next((each["buffers"] for each in arenas if each["arena"] == arena), None)
 
 
 _LINES = {"weights": "weights", "kv": "kv_cache", "act": "activations", "work": "workspace", "bounce": "workspace"}
@@ -80,19 +89,43 @@ _LINES = {"weights": "weights", "kv": "kv_cache", "act": "activations", "work": 
 def _lines(entry: Document, buffers: list[Document] | None) -> list[Derivation]:
     out = []
     for line, nbytes in entry["resident"].items():
+        about = frozenset((entry["device"], line))
         subject = f"{entry['device']} {line}"
         if line == "runtime":
-            out.append(Derivation(subject=subject, formula="declared by the fleet (0 where it is not)", bytes=nbytes))
+            terms: tuple[str, ...] = ("what the driver takes, as the fleet declares it (0 B where it does not)",)
+            out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, about=about))
             continue
         if buffers is None:
-            out.append(Derivation(subject=subject, formula="buffers are listed in admitted plans only", bytes=nbytes))
+            terms = ("its buffers are listed in admitted plans only",)
+            out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, about=about))
             continue
         mine = [b for b in buffers if _LINES.get(b["name"].split("/")[0]) == line]
-        terms = [f"{b['name']} {_product(b)}" for b in mine]
-        total = sum(math.prod(b["shape"]) * DTYPE_BYTES[b["dtype"]] for b in mine)
-        formula = " + ".join(terms) or "nothing of this kind"
-        out.append(Derivation(subject=subject, formula=formula, bytes=nbytes, follows=total == nbytes))
+        terms = _sum_terms(mine) or ("nothing of this kind",)
+        follows = sum(_nbytes(b) for b in mine) == nbytes
+        if mine or nbytes or not follows:
+            out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, follows=follows, about=about))
     return out
+
+
+_LAYER = re.compile(r"(?<=[./])[0-9]+(?=[./])")
+"""The number of a layer within a tensor's name."""
+
+
+def _sum_terms(buffers: list[Document]) -> tuple[str, ...]:
+    """A term a buffer; buffers of one shape that differ in the number of their layer only are one term."""
+    alike: dict[tuple[str, str], list[Document]] = {}
+    for buffer in buffers:
+        name = _LAYER.sub("*", buffer["name"].partition("/")[2] or buffer["name"])
+        alike.setdefault((name, _product(buffer)), []).append(buffer)
+    terms = []
+    for (name, product), same in alike.items():
+        times = f"{len(same)} layers x " if len(same) > 1 else ""
+        terms.append(f"{times}{name} {product} = {sum(_nbytes(b) for b in same):,} B")
+    return tuple(terms)
+
+
+def _nbytes(buffer: Document) -> int:
+    return math.prod(buffer["shape"]) * DTYPE_BYTES[buffer["dtype"]]
 
 
 def _product(buffer: Document) -> str:
@@ -101,38 +134,44 @@ def _product(buffer: Document) -> str:
 
 
 def _totals(plan: Document, entry: Document) -> list[Derivation]:
-    device, resident = entry["device"], entry["resident"]
-    total = entry["total_bytes"]
-    held = [*resident.values(), entry["rounding_bytes"]]
-    parts = " + ".join(_told(nbytes) for nbytes in resident.values())
+    device, resident, total = entry["device"], entry["resident"], entry["total_bytes"]
+    parts = {**resident, "rounding": entry["rounding_bytes"]}
+    whole = None if None in parts.values() else sum(parts.values())
+    names = ("rounding", "total", "budget", "slack", "capacity")
+    about = {name: frozenset((device, name)) for name in names}
     out = [
         Derivation(
             subject=f"{device} rounding",
-            formula="to the next whole granule of the arena, once",
+            terms=("the buffers up to the next whole granule of the memory, once",),
             bytes=entry["rounding_bytes"],
+            about=about["rounding"],
         ),
         Derivation(
             subject=f"{device} total",
-            formula=f"{parts} + rounding {_told(entry['rounding_bytes'])}",
+            terms=tuple(f"{name} {_told(nbytes)} B" for name, nbytes in parts.items() if nbytes != 0),
             bytes=total,
-            follows=total == (None if None in held else sum(held)),
+            follows=total == whole,
+            about=about["total"],
         ),
     ]
     if entry["budget_bytes"] is not None:
         share = (plan.get("inputs") or {}).get("utilization", "?")
-        formula = f"floor(capacity {_told(entry['capacity_bytes'])} x utilization {share}) - reserve of the fleet"
-        out.append(Derivation(subject=f"{device} budget", formula=formula, bytes=entry["budget_bytes"]))
-        slack = None if total is None else entry["budget_bytes"] - total
-        out.append(
+        formula = f"floor(capacity {_told(entry['capacity_bytes'])} B x utilization {share}) - the fleet's reserve"
+        budget, slack = entry["budget_bytes"], None if total is None else entry["budget_bytes"] - total
+        difference = f"budget {_told(budget)} B - total {_told(total)} B; admitted when not negative"
+        out += [
+            Derivation(subject=f"{device} budget", terms=(formula,), bytes=budget, about=about["budget"]),
             Derivation(
                 subject=f"{device} slack",
-                formula="budget - total; admitted when not negative",
+                terms=(difference,),
                 bytes=entry["slack_bytes"],
                 follows=slack == entry["slack_bytes"],
-            )
-        )
+                about=about["slack"],
+            ),
+        ]
     elif ":" in device and not device.startswith("host:"):
-        out.append(Derivation(subject=f"{device} capacity", formula="unknown: the fleet does not state it", bytes=None))
+        unknown = ("unknown: the fleet does not state it",)
+        out.append(Derivation(subject=f"{device} capacity", terms=unknown, bytes=None, about=about["capacity"]))
     return out
 
 
@@ -140,24 +179,92 @@ def _told(figure: int | None) -> str:
     return "unknown" if figure is None else f"{figure:,}"
 
 
-def _rows(plan: Document, edge: tuple[str, str] | None) -> list[Derivation]:
+def _rows(plan: Document) -> list[Derivation]:
     out = []
     for row in plan.get("waybill") or []:
         legs = row.get("legs") or [row]
-        if edge is not None and edge not in {(leg["src"], leg["dst"]) for leg in legs}:
-            continue
         formula, expected = _row_formula(plan, row)
-        ways = " then ".join(f"{leg['src']}->{leg['dst']} {leg['kind']} x{leg['copies']}" for leg in legs)
+        ways = " then ".join(f"{leg['src']}->{leg['dst']} {leg['kind']} x{_told(leg['copies'])}" for leg in legs)
         unknown = "" if row.get("legs") is not None else " (the physical way is unknown)"
+        edges = {f"{part['src']}->{part['dst']}" for part in (row, *legs)}
         out.append(
             Derivation(
                 subject=f"{row['phase']} {row['tensor']} {row['src']}->{row['dst']}",
-                formula=f"{formula}; carried {ways}{unknown}",
+                terms=(f"{formula}; carried {ways}{unknown}",),
                 bytes=row["bytes"],
                 follows=expected is None or expected == row["bytes"],
+                about=frozenset((row["phase"], row["tensor"], *edges)),
             )
         )
     return out
+
+
+def _handoff(plan: Document) -> list[Derivation]:
+    """One traversal of k and v, however many legs it takes."""
+    handoff = plan.get("handoff")
+    if not handoff:
+        return []
+    rows = [r for r in plan.get("waybill") or [] if r["phase"] == "handoff" and r["kind"] in ("p2p", "d2d")]
+    figures = [row["bytes"] for row in rows]
+    whole = None if None in figures else sum(figures)
+    return [
+        Derivation(
+            subject="handoff",
+            terms=tuple(f"{row['tensor']} {_told(row['bytes'])} B" for row in rows),
+            bytes=handoff["bytes"],
+            follows=whole == handoff["bytes"],
+            about=frozenset(("handoff",)),
+        )
+    ]
+
+
+def _work(plan: Document) -> list[Derivation]:
+    """Passes and dispatches of a phase: counts, not bytes."""
+    inputs = plan.get("inputs") or {}
+    model, work, passes = inputs.get("model"), inputs.get("workload"), plan.get("passes")
+    if not model or not work or not passes:
+        return []
+    prompt, n_passes = work["prompt_tokens"], work["passes"]
+    told = {
+        "prefill": f"min(prompt tokens {prompt:,}, passes {n_passes:,}) = {min(prompt, n_passes):,}",
+        "decode": f"max(0, passes {n_passes:,} - prompt tokens {prompt:,}) = {max(0, n_passes - prompt):,}",
+    }
+    right = {"prefill": min(prompt, n_passes), "decode": max(0, n_passes - prompt)}
+    out = [
+        Derivation(
+            subject=f"{phase} passes",
+            terms=(told[phase],),
+            bytes=None,
+            follows=passes[phase] == right[phase],
+            about=frozenset((phase, "passes")),
+        )
+        for phase in ("prefill", "decode")
+    ]
+    dispatches = plan.get("dispatches") or {}
+    for phase in ("prefill", "decode"):
+        formula, count = _dispatches(phase, passes[phase], model, work)
+        out.append(
+            Derivation(
+                subject=f"{phase} dispatches",
+                terms=(formula,),
+                bytes=None,
+                follows=dispatches.get(phase) in (None, count),
+                about=frozenset((phase, "dispatches")),
+            )
+        )
+    return out
+
+
+def _dispatches(phase: str, passes: int, model: Document, work: Document) -> tuple[str, int]:
+    """7 matmuls a layer and forward call, and the classifier where logits are computed."""
+    layers = model["n_layers"]
+    if phase == "decode" or work["attention"] == "host":
+        count = passes * (7 * layers + 1)
+        return f"{passes:,} passes x (7 x {layers} layers + 1 classifier) = {count:,}", count
+    calls = -(-passes // work.get("prefill_chunk", 1))
+    last = 1 if work["passes"] >= work["prompt_tokens"] else 0
+    count = calls * 7 * layers + last
+    return f"{calls:,} forward calls x 7 x {layers} layers + {last} classifier (the last position) = {count:,}", count
 
 
 def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
@@ -167,7 +274,9 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
     times = f" x batch {batch}" if batch > 1 else ""
     passes = plan["passes"].get(phase, 0)
     if tensor == "weights":
-        return f"the {row['copies']} named tensors that attention: {work['attention']} reads, one copy each", None
+        weights = [b for b in _buffers(plan, row["dst"]) or () if b["name"].startswith("weights/")]
+        words = f"the {_told(row['copies'])} tensors that attention: {work['attention']} reads there, one copy each"
+        return words, sum(_nbytes(b) for b in weights) if weights else None
     if tensor in ("k", "v"):
         return _kv_formula(model, work, times)
     if tensor in ("tokens", "next_token"):
@@ -207,15 +316,15 @@ def _kv_formula(model: Document, work: Document, times: str) -> tuple[str, int]:
     return formula, layers * moved * width * element * work["batch"]
 
 
-def _reasons(plan: Document, code: str | None) -> list[Derivation]:
+def _reasons(plan: Document) -> list[Derivation]:
     return [
         Derivation(
             subject=reason["code"],
-            formula=f"{CODES.get(reason['code'], '')} Here: {reason['message']}",
+            terms=(f"{CODES.get(reason['code'], '')} Here: {reason['message']}",),
             bytes=reason.get("shortfall_bytes"),
+            about=frozenset((reason["code"],)),
         )
         for reason in plan.get("reasons") or []
-        if code is None or reason["code"] == code
     ]
 
 
@@ -225,19 +334,30 @@ def explanation_document(plan: Document, derivations: list[Derivation]) -> Docum
         "schema": "kvwaybill/explanation/1",
         "plan_id": plan.get("id"),
         "derivations": [
-            {"subject": d.subject, "formula": d.formula, "bytes": d.bytes, "follows": d.follows} for d in derivations
+            {"subject": d.subject, "formula": d.formula, "terms": list(d.terms), "bytes": d.bytes, "follows": d.follows}
+            for d in derivations
         ],
         "limits": plan.get("limits") or [],
     }
 
 
-def explanation_text(plan: Document, derivations: list[Derivation]) -> str:
-    """The derivations for people: one figure a paragraph."""
+def explanation_text(
+    plan: Document, derivations: list[Derivation], *, color: bool = False, width: int | None = None
+) -> str:
+    """The derivations for people: one figure a paragraph, one term a line."""
     from fleet.units import format_bytes
+    from scenarios.table import Paint, safe
+    from scenarios.words import asked, joined, limits_block, placed, verdict_word
 
-    lines = [f"plan {str(plan.get('id'))[:12]}, {plan['verdict']}", ""]
+    paint = Paint(color, width)
+    inputs = plan.get("inputs") or {}
+    head = f"{verdict_word(plan['verdict'], paint)}  {placed(inputs, plan.get('placement') or {})}"
+    lines = []
     for derivation in derivations:
         figure = "" if derivation.bytes is None else f" = {format_bytes(derivation.bytes)}"
-        broken = "" if derivation.follows else "   DOES NOT FOLLOW from its parts"
-        lines += [f"{derivation.subject}{figure}{broken}", f"    {derivation.formula}"]
-    return "\n".join([*lines, "", "limits:", *(f"  {limit}" for limit in plan.get("limits") or [])])
+        broken = "" if derivation.follows else f"   {paint('DOES NOT FOLLOW from its parts', 'red')}"
+        lines += paint.fold(f"{paint(safe(derivation.subject), 'bold')}{figure}{broken}", 2)
+        for index, term in enumerate(derivation.terms):
+            lines += paint.fold(f"    {'+ ' if index else '  '}{safe(term)}", 8)
+    head_lines = [*paint.fold(head), *asked(inputs, plan.get("id"), paint)]
+    return joined([head_lines, lines, limits_block(plan, paint)])
