@@ -9,6 +9,7 @@ import typer
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
 from scenarios.cli.frame import Format, FormatOption, command, exit_code, exit_code_of, wrong_use
+from scenarios.cli.kinds import refuse_other_kinds
 
 PlanOut = Annotated[
     str | None, typer.Option("--plan-out", metavar="PLAN.json", help="Write the plan here, if it is admitted.")
@@ -22,7 +23,7 @@ def register(app: typer.Typer) -> None:
     def admit(
         console: Console,
         scenario: Annotated[
-            str | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file or shipped name.")
+            str | None, typer.Argument(metavar="SCENARIO", help="Scenario file, or shipped name.")
         ] = None,
         fleet: opt.FleetOption = None,
         model: opt.ModelOption = None,
@@ -47,7 +48,14 @@ def register(app: typer.Typer) -> None:
         plan_out: PlanOut = None,
         output: FormatOption = Format.text,
     ) -> int:
-        """Admit or refuse a placement, with reasons and exact bytes. 0 admitted, 1 refused, 3 unverified."""
+        """Admit or refuse a placement, with exact bytes and reasons. 0 admitted, 1 refused, 3 unverified.
+
+        Name a SCENARIO, or a --fleet; flags stand for what the scenario says. Several --fleet are set side by side.
+        """
+        if scenario is not None:
+            refuse_other_kinds(scenario, ("scenario",), "admit takes a scenario")
+        for path in fleet or []:
+            refuse_other_kinds(path, ("fleet",), "--fleet takes a fleet")
         opt.check_parallel(tp)
         words = opt.given(
             model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
@@ -84,9 +92,10 @@ def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> Non
         document = plans[0] if len(plans) == 1 else {"schema": "kvwaybill/admissions/1", "plans": plans}
         console.document(document)
         return
-    from scenarios.report import plan_text
+    from scenarios.report import admissions_text, plan_text
 
-    console.result("\n".join(plan_text(plan, color=console.color) for plan in plans))
+    text = plan_text(plans[0], **console.look) if len(plans) == 1 else admissions_text(plans, **console.look)
+    console.result(text)
 
 
 def _check_plan_out(path: str, fleets: list[str]) -> None:
@@ -100,7 +109,27 @@ def _write(console: Console, plans: list[dict[str, Any]], path: str) -> None:
     from scenarios.documents import write_document
 
     if exit_code(plans[0]["verdict"]) != 0:
-        console.note(f"{plans[0]['verdict']}: no plan was written to {path}")
+        aside = "to keep and explain it: the same with -o json > refused.json, then kvwaybill explain refused.json"
+        console.note(f"{plans[0]['verdict']}: no plan was written to {path}; {aside}")
         return
     write_document(path, plans[0])
-    console.note(f"plan written to {path}; run it with: kvwaybill run {path}")
+    console.note(f"plan written to {path}; {_next(plans[0], path)}")
+
+
+def _next(plan: dict[str, Any], path: str) -> str:
+    """What can be done with a plan: one that the executor could not carry out is not said to be runnable."""
+    work = plan["inputs"].get("workload") or {}
+    obstacles = []
+    if plan["inputs"]["model"].get("format") == "hf-config":
+        obstacles.append("a config.json holds no weights")
+    else:
+        other = [what for what in ("weights", "kv") if work.get(f"{what}_dtype") != "fp32"]
+        obstacles += [f"{what} in {work.get(f'{what}_dtype')}" for what in other]
+    if work.get("batch", 1) > 1:
+        obstacles.append(f"batch {work['batch']}")
+    explain = f"explain it with: kvwaybill explain {path}"
+    if obstacles:
+        return f"it is for admission only ({', '.join(obstacles)}); {explain}"
+    ids = (plan.get("orders") or {}).get("workload", {}).get("prompt_ids")
+    prompt = "" if ids is not None else f" --prompt TEXT (of {work['prompt_tokens']:,} tokens)"
+    return f"run it with: kvwaybill run {path}{prompt}"

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
     @command(app, "backends")
     def backends(console: Console, output: FormatOption = Format.text) -> int:
-        """What can run here, or one sentence why not. 0 when something can, else 3."""
+        """List what can run here, or say why not. 0 when something can, else 3."""
         from executor.discovery import find_backends, probe
         from scenarios.limits import backend_limits
 
@@ -33,5 +33,5 @@ def register(app: typer.Typer) -> None:
         else:
             from scenarios.report import backends_text
 
-            console.result(backends_text(document, color=console.color))
+            console.result(backends_text(document, **console.look))
         return YES if any(row["devices"] for row in rows) else CANNOT_SAY

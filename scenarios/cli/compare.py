@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scenarios.cli.console import Console
 from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_use
+from scenarios.cli.kinds import refuse_other_kinds
 
 
 def register(app: typer.Typer) -> None:
@@ -20,18 +21,38 @@ def register(app: typer.Typer) -> None:
         b: Annotated[str, typer.Argument(metavar="B", help="A run of that plan, another plan, or another run.")],
         output: FormatOption = Format.text,
     ) -> int:
-        """Predicted beside observed: plan with run, plan with plan, run with run. 0 equal, 1 different, 3 unknown."""
+        """Set a plan beside its run, or two of a kind. 0 equal, 1 different, 3 cannot say."""
         from scenarios import compare as comparing
         from scenarios.documents import read_document
 
         if a == b == "-":
             wrong_use("only one of the two documents can come from stdin")
         kinds = ("plan", "run")
-        document = comparing.compare(read_document(a, kinds), read_document(b, kinds))
+        for path in (a, b):
+            refuse_other_kinds(path, kinds, "compare takes plans and runs")
+        first, second = read_document(a, kinds), read_document(b, kinds)
+        document = comparing.compare(first, second)
+        document["documents"] = [_named(a, first), _named(b, second)]
         if output is Format.json:
             console.document(document)
         else:
-            from scenarios.report import comparison_text
+            from scenarios.report_run import comparison_text
 
-            console.result(comparison_text(document, color=console.color))
+            console.result(comparison_text(document, **console.look))
         return exit_code(document["verdict"])
+
+
+def _named(path: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Which document stood there: path as given, kind, plan, verdict, and what it is about."""
+    from scenarios.words import placed
+
+    kind = str(document["schema"]).split("/")[1]
+    inputs = document.get("inputs") or {}
+    verdict = document.get("verdict") or (document.get("comparison") or {}).get("verdict")
+    return {
+        "path": "<stdin>" if path == "-" else path,
+        "kind": kind,
+        "plan_id": document.get("id") if kind == "plan" else document.get("plan_id"),
+        "verdict": verdict,
+        "about": placed(inputs, document.get("placement") or inputs.get("placement") or {}) or None,
+    }

@@ -8,6 +8,7 @@ import typer
 
 from scenarios.cli.console import Console
 from scenarios.cli.frame import NO, YES, Format, FormatOption, command
+from scenarios.cli.kinds import refuse_other_kinds
 
 
 def register(app: typer.Typer) -> None:
@@ -18,11 +19,16 @@ def register(app: typer.Typer) -> None:
         console: Console,
         plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="A plan; `-` reads stdin.")],
         subject: Annotated[
-            str | None, typer.Argument(metavar="[DEVICE|EDGE|CODE]", help="gpu:1, gpu:0->gpu:1, EXCEEDS_BUDGET, ...")
+            str | None, typer.Argument(metavar="SUBJECT", help="gpu:1, 'gpu:0->gpu:1', handoff, kv_cache, ...")
         ] = None,
         output: FormatOption = Format.text,
     ) -> int:
-        """How a plan's numbers came about. 0 when each follows from its parts, 1 when one does not."""
+        """Show how a plan's numbers came about. 0 when each follows from its parts, 1 when one does not.
+
+        SUBJECT is a device (gpu:1), an edge (gpu:0->gpu:1), a phase (stage, prefill, handoff, decode), a tensor (k), a
+        line of the memory table (kv_cache) or the code of a reason (EXCEEDS_BUDGET). Left out: everything.
+        """
+        refuse_other_kinds(plan, ("plan",), "explain takes a plan")
         from scenarios.documents import read_document
         from scenarios.explain import explain as derive
         from scenarios.explain import explanation_document, explanation_text
@@ -32,5 +38,5 @@ def register(app: typer.Typer) -> None:
         if output is Format.json:
             console.document(explanation_document(document, derivations))
         else:
-            console.result(explanation_text(document, derivations))
+            console.result(explanation_text(document, derivations, **console.look))
         return YES if all(derivation.follows for derivation in derivations) else NO

@@ -2,84 +2,105 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fleet.errors import DescriptionError
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
+from scenarios.cli.kinds import refuse_other_kinds
+
+if TYPE_CHECKING:
+    from fleet.machine import Fleet
 
 FleetArgument = Annotated[str, typer.Argument(metavar="FLEET", help="Fleet file, shipped name, or `-` for stdin.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
-    group = new_app("Fleet descriptions: check them, show them, list the shipped ones, print the schema.")
+    group = new_app("Check, show and list fleet files.")
     app.add_typer(group, name="fleet")
 
     @command(group, "check")
     def check(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:
-        """Every fault of a fleet file at once. 0 valid, 2 faulty."""
+        """Check a fleet file; every fault is told at once. 0 valid, 2 faulty."""
         from fleet.load import load_fleet
         from scenarios.limits import fleet_limits
-        from scenarios.report import with_limits
+        from scenarios.words import with_limits
 
-        loaded = load_fleet(fleet)
+        refuse_other_kinds(fleet, ("fleet",), "fleet check takes a fleet")
+        try:
+            loaded = load_fleet(fleet)
+        except DescriptionError as error:
+            if output is Format.json:
+                console.document(_checked("faulty", faults=[asdict(fault) for fault in error.faults], warnings=[]))
+            raise
         for warning in loaded.warnings:
             console.warn(warning)
-        counts = f"{len(loaded.hosts)} hosts, {len(loaded.devices)} devices, {len(loaded.links)} one-way links"
         if output is Format.json:
-            document = {
-                "schema": "kvwaybill/fleet-check/1",
-                "verdict": "valid",
-                "name": loaded.name,
-                "digest": loaded.digest,
-            }
-            console.document(document | {"warnings": list(loaded.warnings), "limits": fleet_limits()})
+            named = {"name": loaded.name, "digest": loaded.digest}
+            console.document(_checked("valid", **named, faults=[], warnings=list(loaded.warnings)))
         else:
-            console.result(with_limits(f"valid: {loaded.name}: {counts}; digest {loaded.digest[:12]}", fleet_limits()))
+            text = f"valid: {loaded.name}: {_counts(loaded)}; digest {loaded.digest[:12]}"
+            console.result(with_limits(text, fleet_limits(), **console.look))
         return YES
 
     @command(group, "show")
     def show(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:
-        """Devices, memories and links with where each figure comes from."""
+        """Show devices, memories and links, and where each figure comes from. 0 shown, 2 faulty."""
         from fleet.load import load_fleet
         from fleet.render import fleet_document
         from scenarios.limits import fleet_limits
 
+        refuse_other_kinds(fleet, ("fleet",), "fleet show takes a fleet")
         document = fleet_document(load_fleet(fleet)) | {"limits": fleet_limits()}
         if output is Format.json:
             console.document(document)
         else:
             from scenarios.fleet_text import fleet_text
-            from scenarios.report import with_limits
 
-            console.result(with_limits(fleet_text(document, color=console.color), document["limits"]))
+            console.result(fleet_text(document, **console.look))
         return YES
 
     @command(group, "catalog")
     def catalog(console: Console, output: FormatOption = Format.text) -> int:
-        """The shipped fleets."""
+        """List the shipped fleets."""
         from fleet.catalog import catalog_names
         from fleet.load import load_fleet
         from scenarios.limits import fleet_limits
-        from scenarios.report import with_limits
 
         fleets = [load_fleet(name) for name in catalog_names()]
+        rows = [{"name": f.name, "label": f.label, "digest": f.digest} for f in fleets]
+        document = {"schema": "kvwaybill/fleet-catalog/1", "fleets": rows, "limits": fleet_limits()}
         if output is Format.json:
-            rows = [{"name": f.name, "label": f.label, "digest": f.digest} for f in fleets]
-            console.document({"schema": "kvwaybill/fleet-catalog/1", "fleets": rows, "limits": fleet_limits()})
+            console.document(document)
         else:
-            width = max(len(f.name) for f in fleets)
-            lines = [f"{f.name:<{width}}  {f.label or ''}".rstrip() for f in fleets]
-            console.result(with_limits("\n".join(lines), fleet_limits()))
+            from scenarios.fleet_text import catalog_text
+
+            console.result(catalog_text(document, **console.look))
         return YES
 
     @command(group, "schema")
     def schema(console: Console, output: FormatOption = Format.json) -> int:
-        """The JSON Schema of fleet files: JSON in either format."""
+        """Print the JSON Schema of fleet files (JSON in either format)."""
         from fleet.schema import fleet_schema
 
         dialect = "https://json-schema.org/draft/2020-12/schema"
         console.document({"$schema": dialect} | fleet_schema())
         return YES
+
+
+def _counts(fleet: Fleet) -> str:
+    from scenarios.words import plural
+
+    parts = (("host", len(fleet.hosts)), ("device", len(fleet.devices)), ("one-way link", len(fleet.links)))
+    return ", ".join(f"{count} {plural(count, what)}" for what, count in parts)
+
+
+def _checked(verdict: str, **found: Any) -> dict[str, Any]:
+    """`kvwaybill/fleet-check/1`. Faults stand on stderr in words as well, and their code is 2 in either format."""
+    from scenarios.limits import fleet_limits
+
+    return {"schema": "kvwaybill/fleet-check/1", "verdict": verdict, **found, "limits": fleet_limits()}

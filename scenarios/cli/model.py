@@ -11,7 +11,7 @@ from scenarios.cli.frame import CANNOT_SAY, YES, Format, FormatOption, command, 
 
 ModelArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="llama2.c .bin, config.json or its folder; left out: the embedded one."),
+    typer.Argument(metavar="MODEL", help="llama2.c .bin, config.json or its folder; left out: the embedded one."),
 ]
 Contexts = Annotated[list[int] | None, typer.Option("--context", metavar="N", help="Tokens in the cache; repeatable.")]
 KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="bf16, fp16, fp32 or fp8.")]
@@ -19,7 +19,7 @@ KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="bf
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
-    group = new_app("Models: parameters, weight bytes and KV bytes.")
+    group = new_app("Show parameters, weight bytes and KV bytes of a model.")
     app.add_typer(group, name="model")
 
     @command(group, "show")
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         kv_dtype: KvDtype = None,
         output: FormatOption = Format.text,
     ) -> int:
-        """Parameters, weights and KV cache of a model. 3 where its layout is not understood."""
+        """Show parameters, weight bytes and KV bytes of a model. 0 shown, 3 where its layout is not understood."""
         from fleet.checkpoints import load_model
         from scenarios.model_text import model_document, model_text
 
@@ -41,5 +41,5 @@ def register(app: typer.Typer) -> None:
         if output is Format.json:
             console.document(document)
         else:
-            console.result(model_text(document))
+            console.result(model_text(document, **console.look))
         return CANNOT_SAY if document["unknown"] else YES

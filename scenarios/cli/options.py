@@ -8,58 +8,86 @@ import typer
 
 FleetOption = Annotated[
     list[str] | None,
-    typer.Option("--fleet", metavar="F", help="Fleet file, shipped name, or `-` for stdin. Repeat to compare fleets."),
+    typer.Option(
+        "--fleet",
+        metavar="F",
+        help="Fleet file, shipped name (kvwaybill fleet catalog), or - for stdin; repeat to compare.",
+    ),
 ]
 OneFleet = Annotated[str | None, typer.Option("--fleet", metavar="F", help="Fleet file or shipped name.")]
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="M", help="llama2.c .bin, or config.json (or its folder). Default: the embedded one."
+        "--model", metavar="M", help="llama2.c .bin, or a config.json or its folder; default: the embedded model."
     ),
 ]
-TokenizerOption = Annotated[str | None, typer.Option("--tokenizer", metavar="T", help="llama2.c tokenizer .bin.")]
+TokenizerOption = Annotated[str | None, typer.Option("--tokenizer", metavar="T", help="Tokenizer .bin of llama2.c.")]
 PromptOption = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt in words.")]
 PrefillOption = Annotated[str | None, typer.Option("--prefill", metavar="D", help="Device of the prefill phase.")]
 DecodeOption = Annotated[str | None, typer.Option("--decode", metavar="D", help="Device of the decode phase.")]
 StepsOption = Annotated[
-    int | None, typer.Option("--steps", metavar="N", help="Forward passes, prompt included; 0 = the model's seq_len.")
+    int | None,
+    typer.Option("--steps", metavar="N", help="Forward passes, prompt included; 0: the model's seq_len; default 256."),
 ]
 NewTokensOption = Annotated[
-    int | None, typer.Option("--new-tokens", "--osl", metavar="N", help="Tokens to sample; never cut.")
+    int | None,
+    typer.Option("--new-tokens", "--osl", metavar="N", help="Tokens to sample, in place of --steps; never cut."),
 ]
 PromptTokensOption = Annotated[
-    int | None, typer.Option("--prompt-tokens", "--isl", metavar="N", help="A count of prompt tokens, BOS included.")
+    int | None,
+    typer.Option(
+        "--prompt-tokens", "--isl", metavar="N", help="A count in place of a prompt, BOS included; not to run."
+    ),
 ]
 PositionsOption = Annotated[
     int | None,
-    typer.Option("--positions", "--max-model-len", metavar="N", help="Positions a KV cache is allocated for."),
+    typer.Option(
+        "--positions",
+        "--max-model-len",
+        metavar="N",
+        help="Positions that a KV cache is allocated for; default: as many as passes.",
+    ),
 ]
-BatchOption = Annotated[int | None, typer.Option("--batch", "--max-num-seqs", metavar="N", help="Sequences at once.")]
+BatchOption = Annotated[
+    int | None, typer.Option("--batch", "--max-num-seqs", metavar="N", help="Sequences at once; only 1 can be run.")
+]
 WeightsDtypeOption = Annotated[
-    str | None, typer.Option("--weights-dtype", metavar="T", help="fp32, bf16, fp16 or fp8; default as stored.")
+    str | None, typer.Option("--weights-dtype", metavar="T", help="fp32, bf16, fp16 or fp8; default: as stored.")
 ]
-KvDtypeOption = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="fp32, bf16, fp16 or fp8.")]
+KvDtypeOption = Annotated[
+    str | None, typer.Option("--kv-dtype", metavar="T", help="fp32, bf16, fp16 or fp8; default: as stored.")
+]
 ExtentOption = Annotated[
-    str | None, typer.Option("--kv-extent", metavar="E", help="What the handoff moves: filled, allocated or blocks:N.")
+    str | None,
+    typer.Option("--kv-extent", metavar="E", help="What the handoff moves: filled (default), allocated or blocks:N."),
 ]
 BlockSizeOption = Annotated[
     int | None, typer.Option("--block-size", metavar="N", help="Short for --kv-extent blocks:N.")
 ]
-AttentionOption = Annotated[str | None, typer.Option("--attention", metavar="A", help="device or host.")]
+AttentionOption = Annotated[
+    str | None,
+    typer.Option("--attention", metavar="A", help="device (default): all on the device; host: only the matmuls."),
+]
 LayoutOption = Annotated[
-    str | None, typer.Option("--layout", metavar="L", help="Layout of weights on the device: plain.")
+    str | None, typer.Option("--layout", metavar="L", help="How a device keeps its buffers: plain.")
 ]
 ChunkOption = Annotated[
-    int | None, typer.Option("--prefill-chunk", metavar="N", help="Positions a prefill call computes (device mode).")
+    int | None,
+    typer.Option("--prefill-chunk", metavar="N", help="Positions that one prefill call computes; default 1."),
 ]
 UtilizationOption = Annotated[
     str | None,
-    typer.Option("--utilization", "--gpu-memory-utilization", metavar="X", help="Share of capacity that may be used."),
+    typer.Option(
+        "--utilization",
+        "--gpu-memory-utilization",
+        metavar="X",
+        help="Share of each capacity that may be used; default: the fleet's, else 0.9.",
+    ),
 ]
 TensorParallelOption = Annotated[
-    int | None, typer.Option("--tp", metavar="N", help="Tensor parallel degree; only 1: nothing is split here.")
+    int | None, typer.Option("--tp", metavar="N", help="Tensor parallel degree; only 1: no tensor is split.")
 ]
-BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it: numba.")]
+BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it (kvwaybill backends).")]
 
 
 def extent_of(kv_extent: str | None, block_size: int | None) -> str | None:

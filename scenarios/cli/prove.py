@@ -12,6 +12,7 @@ import typer
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
 from scenarios.cli.frame import Format, FormatOption, command, exit_code
+from scenarios.cli.kinds import refuse_other_kinds
 from scenarios.cli.run import not_admitted
 
 SaveDir = Annotated[
@@ -39,7 +40,11 @@ def register(app: typer.Typer) -> None:
         kv_extent: opt.ExtentOption = None,
         output: FormatOption = Format.text,
     ) -> int:
-        """Run the split, the oracle and every sabotage. 0 proved, 1 not proved or refused, 3 cannot say."""
+        """Run the split, its oracle and every sabotage. 0 proved, 1 not proved or refused, 3 cannot say.
+
+        The oracle is the same request on one device. Each check is shown to fail under some sabotage.
+        """
+        refuse_other_kinds(scenario, ("scenario",), "prove takes a scenario")
         from scenarios.wanted import prepare, wanted_of
 
         words = opt.given(
@@ -56,13 +61,16 @@ def register(app: typer.Typer) -> None:
             return not_admitted(console, plan, output)
         if save_dir is not None:
             _save(save_dir, plan, proof)
-            console.note(f"evidence written to {save_dir}")
+            files = " ".join(os.path.join(save_dir, name) for name in ("plan.json", "run-split.json"))
+            console.note(f"evidence written to {save_dir}; compare again with: kvwaybill compare {files}")
         if output is Format.json:
             console.document(proof)
         else:
-            from scenarios.report import proof_text
+            from scenarios.report_proof import proof_text
 
-            console.result(proof_text(proof, color=console.color))
+            console.result(proof_text(proof, **console.look))
+        if save_dir is None:
+            console.note("keep the evidence with: --save-dir DIR")
         return exit_code(proof["verdict"])
 
 
@@ -95,7 +103,7 @@ def _check_folder(path: str) -> None:
 
 def _save(path: str, plan: dict[str, Any], proof: dict[str, Any]) -> None:
     from scenarios.documents import write_document, write_text
-    from scenarios.report import proof_text
+    from scenarios.report_proof import proof_text
 
     write_document(os.path.join(path, "plan.json"), plan)
     for name, run in proof["runs"].items():

@@ -10,6 +10,7 @@ import typer
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
 from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_use
+from scenarios.cli.kinds import refuse_other_kinds
 
 RunOut = Annotated[str | None, typer.Option("--run-out", metavar="RUN.json", help="Write the run here as JSON.")]
 PathOption = Annotated[str, typer.Option("--path", metavar="P", help="How dispatches are made: dispatch (one by one).")]
@@ -41,7 +42,11 @@ def register(app: typer.Typer) -> None:
         kv_extent: opt.ExtentOption = None,
         output: FormatOption = Format.text,
     ) -> int:
-        """Run a scenario or a plan and compare with the prediction. 0 equal, 1 different or refused, 3 cannot say."""
+        """Run a scenario or a plan, and compare with the prediction. 0 equal, 1 different or refused, 3 cannot say.
+
+        With a plan only paths, and a prompt of as many tokens, may be given: everything else was settled by admit.
+        """
+        refuse_other_kinds(target, ("scenario", "plan"), "run takes a scenario or a plan")
         if path != "dispatch":
             wrong_use(f"--path {path}: this version runs --path dispatch only")
         if without not in (None, "handoff"):
@@ -52,6 +57,7 @@ def register(app: typer.Typer) -> None:
         )  # fmt: skip
         if run_out is not None:
             opt.check_out("--run-out", run_out)
+        from_plan = is_document(target)  # asked before stdin is read
         plan, paths = planned(target, words)
         if plan["verdict"] != "admitted":
             return not_admitted(console, plan, output)
@@ -59,7 +65,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.runner import run_and_compare, set_up
 
         bench = set_up(plan, backend=backend, **paths)
-        for warning in bench.warnings:
+        for warning in dict.fromkeys((*(plan.get("warnings") or ()), *bench.warnings)):
             console.warn(warning)
         document = run_and_compare(bench, without=() if without is None else (without,))
         if run_out is not None:
@@ -67,10 +73,20 @@ def register(app: typer.Typer) -> None:
         if output is Format.json:
             console.document(document)
         else:
-            from scenarios.report import run_text
+            from scenarios.report_run import run_text
 
-            console.result(run_text(document, color=console.color))
+            console.result(run_text(document, **console.look))
+        _hint(console, target, run_out, document, from_plan=from_plan)
         return exit_code(document["comparison"]["verdict"])
+
+
+def _hint(console: Console, target: str, run_out: str | None, run: dict[str, Any], *, from_plan: bool) -> None:
+    """What to do next."""
+    if run_out is not None:
+        plan = target if from_plan and target != "-" else "PLAN.json"
+        console.note(f"run written to {run_out}; compare it later with: kvwaybill compare {plan} {run_out}")
+    elif run["comparison"]["verdict"] == "equal" and not from_plan:
+        console.note(f"next: kvwaybill prove {target} shows that the handoff matters and that each check can fail")
 
 
 PLAN_OVERRIDES = ("fleet", "model", "tokenizer", "prompt")
@@ -89,7 +105,7 @@ def planned(target: str, words: dict[str, Any]) -> tuple[dict[str, Any], dict[st
         plan = read_document(target, ("plan",))
         if others := [name for name in words if name not in PLAN_OVERRIDES]:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-            wrong_use(f"{flags}: a plan is fixed; admit again with other words")
+            wrong_use(f"{flags}: a plan is fixed; admit again with these flags")
         return plan, words
     from scenarios.planning import make_plan
     from scenarios.wanted import prepare, wanted_of
@@ -120,6 +136,6 @@ def not_admitted(console: Console, plan: dict[str, Any], output: Format) -> int:
     else:
         from scenarios.report import plan_text
 
-        console.result(plan_text(plan, color=console.color))
+        console.result(plan_text(plan, **console.look))
     console.note(f"{plan['verdict']}: nothing was run")
     return exit_code(plan["verdict"])

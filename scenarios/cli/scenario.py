@@ -8,11 +8,12 @@ import typer
 
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
+from scenarios.cli.kinds import refuse_other_kinds
 
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
-    group = new_app("Scenario files: what is shipped, what one says, and the schema.")
+    group = new_app("List, show and check scenario files.")
     app.add_typer(group, name="scenario")
     _register_list(group)
     _register_show(group)
@@ -30,14 +31,14 @@ def _print(console: Console, output: Format, document: dict[str, Any], text: str
 def _register_list(group: typer.Typer) -> None:
     @command(group, "list")
     def list_(console: Console, output: FormatOption = Format.text) -> int:
-        """The shipped scenarios."""
+        """List the shipped scenarios."""
         from scenarios.limits import scenario_limits
         from scenarios.report import scenarios_text
         from scenarios.scenario import scenario_rows
 
         limits = scenario_limits()
         document = {"schema": "kvwaybill/scenarios/1", "scenarios": scenario_rows(), "limits": limits}
-        return _print(console, output, document, scenarios_text(document, color=console.color))
+        return _print(console, output, document, scenarios_text(document, **console.look))
 
 
 def _register_show(group: typer.Typer) -> None:
@@ -47,24 +48,25 @@ def _register_show(group: typer.Typer) -> None:
         scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A file, or the name of a shipped one.")],
         output: FormatOption = Format.text,
     ) -> int:
-        """What a scenario asks for, after its file was checked. Code 2 tells every fault in it."""
+        """Check a scenario and show what it asks for. 0 valid, 2 faulty: every fault is told."""
         from dataclasses import asdict
 
         from scenarios.limits import scenario_limits
         from scenarios.report import scenario_text_of
         from scenarios.scenario import load_scenario
 
+        refuse_other_kinds(scenario, ("scenario",), "scenario show takes a scenario")
         hidden = ("places", "given")
         loaded = asdict(load_scenario(scenario)).items()
         asked = {key: value for key, value in loaded if value is not None and key not in hidden}
         document = {"schema": "kvwaybill/scenario-report/1", "asked": asked, "limits": scenario_limits()}
-        return _print(console, output, document, scenario_text_of(document, color=console.color))
+        return _print(console, output, document, scenario_text_of(document, **console.look))
 
 
 def _register_schema(group: typer.Typer) -> None:
     @command(group, "schema")
     def schema(console: Console, output: FormatOption = Format.json) -> int:
-        """The JSON Schema of a scenario file: JSON in either format."""
+        """Print the JSON Schema of scenario files (JSON in either format)."""
         from scenarios.scenario import scenario_schema
 
         console.document(scenario_schema())
