@@ -11,6 +11,7 @@ from typing import Literal
 
 Provenance = Literal["spec", "measured", "policy"]
 PeerAccess = Literal["direct", "staged", "unknown"]
+Duplex = Literal["independent", "shared"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,18 +43,29 @@ UNKNOWN = Quantity()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """A memory of a device. capacity and granule in bytes, bandwidth in bytes per second."""
+    """A memory of a device. capacity and granule in bytes, bandwidth in bytes per second.
+
+    `within` names the memory of the same device that contains it, `scope` who can address it (device, sm, cta, thread).
+    `shared` says that others address the same bytes: the host (UMA), or every memory of the same `physical` name.
+    """
 
     name: str
     role: str = "main"
     capacity: Quantity = UNKNOWN
     bandwidth: Quantity = UNKNOWN
     granule: Quantity = UNKNOWN
+    within: str | None = None
+    scope: str | None = None
+    managed: str = "explicit"
+    shared: bool = False
+    physical: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
     """A device with memory of its own. `host` is the id of the host end of its copies.
+
+    `parent` is the card of which the device is a slice (MIG), `profile` the name of the slice (`1g.10gb`).
 
     `runtime` is what the driver takes before the first buffer (context, handles, modules); bytes.
     `where` is `file:line` of its description, for messages.
@@ -74,6 +86,10 @@ class Device:
     where: str = ""
     capacity_field: str = ""
     """Path in the fleet file of the capacity of the default memory: what a fix would change."""
+    arch: str | None = None
+    label: str | None = None
+    parent: str | None = None
+    profile: str | None = None
 
     @property
     def memory(self) -> Memory:
@@ -89,14 +105,52 @@ class Host:
     pinned_pool: Quantity = UNKNOWN
     numa_nodes: int | None = None
     where: str = ""
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Switch:
+    """A node that passes bytes on and keeps none: an NVSwitch, a PCIe switch or root port, a switch of the network.
+
+    `tier` counts from the devices outwards, 1 = leaf. `host` is the node in whose case it sits, None for a fabric's.
+    """
+
+    id: str
+    kind: str
+    host: str | None = None
+    tier: int | None = None
+    label: str | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nic:
+    """A network card of a host: it passes bytes on and keeps none."""
+
+    id: str
+    host: str
+    pci: str | None = None
+    numa: int | None = None
+    label: str | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Domain:
+    """Devices that reach each other over one fabric (an NVLink partition). `members` are ids, sorted."""
+
+    id: str
+    kind: str
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
     """A one-way link between two ids. bandwidth in bytes per second, latency in picoseconds.
 
-    `peer_access` concerns device-to-device links only: whether a peer copy goes direct, is staged through the host,
-    or nobody knows. It is None on links with a host at an end.
+    `peer_access` concerns links between devices and switches: whether a peer copy goes direct, is staged through the
+    host, or nobody knows. It is None on links with a host or a NIC at an end. A way over switches is direct when each
+    of its links is. `duplex` says whether the two directions share their rate, `copy_engines` how many drive it.
     """
 
     src: str
@@ -107,6 +161,8 @@ class Link:
     latency: Quantity = UNKNOWN
     peer_access: PeerAccess | None = None
     where: str = ""
+    duplex: Duplex | None = None
+    copy_engines: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +186,11 @@ class Fleet:
     source: str = ""
     digest: str = ""
     warnings: tuple[str, ...] = ()
+    switches: tuple[Switch, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    domains: tuple[Domain, ...] = ()
+    tiers: tuple[str, ...] = ()
+    """Names of the tiers of switches, the leaf tier first."""
 
     def device(self, device_id: str) -> Device | None:
         """The device of this id, or None."""
