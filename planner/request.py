@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from fleet.errors import DescriptionError, Fault
 from fleet.model import DTYPE_BYTES, Model
 from fleet.workload import Workload
+from planner.layouts import LAYOUTS, layout_faults
 
 DEFAULT_STEPS = 256
 """llama2.c's own default of -n."""
 MAX_COUNT = 2**40
 """Above this a count is a slip, not a workload; it also keeps every product far below 2**127."""
 MAX_BYTES = 2**63 - 1
-LAYOUTS = ("plain",)
 
 FaultSink = Callable[[str, str], None]
 """Books (field, message)."""
@@ -67,12 +67,17 @@ def resolve(request: Request, model: Model, source: str = "workload") -> Workloa
         fault("prefill_chunk", "attention: host runs token by token; leave prefill_chunk at 1")
     if faults:
         raise DescriptionError(faults)
-    return Workload(
+    workload = Workload(
         prompt_tokens=prompt, passes=passes, positions=positions, prompt_ids=request.prompt_ids, batch=request.batch,
         attention="host" if request.attention == "host" else "device", kv_extent=request.kv_extent,
         kv_dtype=request.kv_dtype or model.kv_dtype, weights_dtype=request.weights_dtype or model.weights_dtype,
         prefill_chunk=request.prefill_chunk, layout=request.layout,
     )  # fmt: skip
+    for words in layout_faults(workload.layout, model, workload):
+        fault("layout", words)
+    if faults:
+        raise DescriptionError(faults)
+    return workload
 
 
 def _prompt(request: Request, model: Model, fault: FaultSink) -> int:
@@ -125,11 +130,21 @@ def _passes(request: Request, model: Model, prompt: int, fault: FaultSink) -> in
             fault(
                 "new_tokens",
                 f"{prompt} prompt tokens and {request.new_tokens} new ones take {passes} positions; the model has "
-                f"{model.seq_len}; use {max(model.seq_len - prompt + 1, 0)} new tokens or a shorter prompt",
+                f"{model.seq_len}; {_shorter(prompt, request.new_tokens, model.seq_len)}",
             )
         return passes
     steps = DEFAULT_STEPS if request.steps is None else request.steps
     return model.seq_len if steps == 0 or steps > model.seq_len else steps
+
+
+def _shorter(prompt: int, new_tokens: int, positions: int) -> str:
+    """What would fit: advice of no new tokens at all, or of an empty prompt, would fail in its turn."""
+    ways = []
+    if prompt <= positions:
+        ways.append(f"{positions - prompt + 1} new tokens")
+    if new_tokens <= positions:
+        ways.append(f"a prompt of {positions - new_tokens + 1} at most")
+    return f"use {' or '.join(ways)}" if ways else f"use {positions} new tokens and a prompt of BOS alone"
 
 
 def with_passes(request: Request, workload: Workload, passes: int) -> tuple[Request, str, int, int]:

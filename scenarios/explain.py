@@ -261,7 +261,8 @@ def _dispatches(phase: str, passes: int, model: Document, work: Document) -> tup
     if phase == "decode" or work["attention"] == "host":
         count = passes * (7 * layers + 1)
         return f"{passes:,} passes x (7 x {layers} layers + 1 classifier) = {count:,}", count
-    calls = -(-passes // work.get("prefill_chunk", 1))
+    chunk = work.get("prefill_chunk")
+    calls = -(-passes // (chunk if type(chunk) is int and chunk > 0 else 1))
     last = 1 if work["passes"] >= work["prompt_tokens"] else 0
     count = calls * 7 * layers + last
     return f"{calls:,} forward calls x 7 x {layers} layers + {last} classifier (the last position) = {count:,}", count

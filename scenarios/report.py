@@ -15,6 +15,7 @@ from scenarios.words import (
     joined,
     limits_block,
     listing,
+    mapping,
     placed,
     seconds_of,
     verdict_word,
@@ -52,7 +53,7 @@ def admissions_text(plans: list[Document], *, color: bool = False, width: int | 
     table = Table("Fleets", "verdict", "binding line", ">required", ">available", ">margin", ">handoff")
     for plan in plans:
         told = _tightest(plan)
-        name = ((plan.get("inputs") or {}).get("fleet") or {}).get("name") or "?"
+        name = mapping(mapping(plan.get("inputs")).get("fleet")).get("name") or "?"
         handoff = plan.get("handoff")
         time = seconds_of(handoff) if handoff else "none" if plan.get("passes") else "unpriced"
         short = (told.get("slack_bytes") or 0) < 0

@@ -6,7 +6,17 @@ from typing import Any
 
 from scenarios.report_run import checks_block
 from scenarios.table import Paint, Table, safe
-from scenarios.words import COLOR_OF, asked, defaults_block, joined, limits_block, listing, placed, verdict_word
+from scenarios.words import (
+    COLOR_OF,
+    asked,
+    defaults_block,
+    joined,
+    limits_block,
+    listing,
+    mapping,
+    placed,
+    verdict_word,
+)
 
 Document = dict[str, Any]
 
@@ -27,8 +37,8 @@ def proof_text(proof: Document, *, color: bool = False, width: int | None = None
 
 def _asked(proof: Document, paint: Paint) -> list[str]:
     """The request of the split run, which all others repeat."""
-    inputs = ((proof.get("runs") or {}).get("split") or {}).get("inputs") or {}
-    where = placed(inputs, inputs.get("placement") or {})
+    inputs = mapping(mapping(mapping(proof.get("runs")).get("split")).get("inputs"))
+    where = placed(inputs, mapping(inputs.get("placement")))
     return [*(paint.fold(where, 2) if where else []), *asked(inputs, proof.get("plan_id"), paint)]
 
 

@@ -15,6 +15,7 @@ from scenarios.words import (
     exact_bytes,
     joined,
     limits_block,
+    mapping,
     placed,
     plural,
     verdict_word,
@@ -53,8 +54,8 @@ def comparison_text(comparison: Document, *, color: bool = False, width: int | N
 
 def asked_of_run(run: Document, paint: Paint) -> list[str]:
     """What the run was asked, and what it made of it."""
-    inputs = run.get("inputs") or {}
-    where = placed(inputs, inputs.get("placement") or {})
+    inputs = mapping(run.get("inputs"))
+    where = placed(inputs, mapping(inputs.get("placement")))
     made = f"{run['passes']['prefill']:,} prefill and {run['passes']['decode']:,} decode passes"
     chosen = len(run["generated_tokens"])
     told = f"made: {run['n_prompt_tokens']:,} prompt tokens, {chosen:,} chosen; {made}{_rates(run)}"

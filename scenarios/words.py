@@ -47,9 +47,18 @@ def with_limits(text: str, limits: list[str], *, color: bool = False, width: int
     return joined([[text.rstrip("\n")], listing("Limits", limits, Paint(color, width))])
 
 
+def mapping(value: Any) -> Document:
+    """A part of a document that need not be there and that nobody checked: anything but an object says nothing."""
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
 def placed(inputs: Document, placement: Document) -> str:
     """`seeded-260K on two-gpu-nvlink, prefill gpu:0, decode gpu:1`; what is not known is left out."""
-    names = [(inputs.get(what) or {}).get("name") for what in ("model", "fleet")]
+    names = [mapping(inputs.get(what)).get("name") for what in ("model", "fleet")]
     parts = [f"{names[0]} on {names[1]}"] if all(names) else []
     parts += [f"{phase} {placement[phase]}" for phase in ("prefill", "decode") if placement.get(phase)]
     return safe(", ".join(parts))
@@ -63,15 +72,15 @@ _ASKED = (
 
 def asked(inputs: Document, plan_id: str | None, paint: Paint) -> list[str]:
     """`41 prompt + 56 new tokens in 96 passes; batch 1; ...; plan 51c0a048a3ed`, from a document's `inputs`."""
-    work = inputs.get("workload") or {}
+    work = mapping(inputs.get("workload"))
     parts = []
-    if work.get("prompt_tokens") is not None and work.get("passes") is not None:
-        prompt, passes = work["prompt_tokens"], work["passes"]
+    prompt, passes, positions = (_whole(work.get(name)) for name in ("prompt_tokens", "passes", "positions"))
+    if prompt is not None and passes is not None:
         new = max(0, passes - prompt + 1)
         parts.append(f"{prompt:,} prompt + {new:,} new {plural(new, 'token')} in {passes:,} {plural(passes, 'pass')}")
     parts += [f"{word} {work[key]}" for key, word in _ASKED if work.get(key) is not None]
-    if work.get("positions") not in (None, work.get("passes")):
-        parts.append(f"cache of {work['positions']:,} positions")
+    if positions not in (None, passes):
+        parts.append(f"cache of {positions:,} positions")
     if work.get("prefill_chunk", 1) != 1:
         parts.append(f"prefill chunk {work['prefill_chunk']}")
     if plan_id:

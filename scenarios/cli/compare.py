@@ -44,15 +44,16 @@ def register(app: typer.Typer) -> None:
 
 def _named(path: str, document: dict[str, Any]) -> dict[str, Any]:
     """Which document stood there: path as given, kind, plan, verdict, and what it is about."""
-    from scenarios.words import placed
+    from scenarios.words import mapping, placed
 
     kind = str(document["schema"]).split("/")[1]
-    inputs = document.get("inputs") or {}
-    verdict = document.get("verdict") or (document.get("comparison") or {}).get("verdict")
+    inputs = mapping(document.get("inputs"))
+    placement = mapping(document.get("placement") or inputs.get("placement"))
+    verdict = document.get("verdict") or mapping(document.get("comparison")).get("verdict")
     return {
         "path": "<stdin>" if path == "-" else path,
         "kind": kind,
         "plan_id": document.get("id") if kind == "plan" else document.get("plan_id"),
         "verdict": verdict,
-        "about": placed(inputs, document.get("placement") or inputs.get("placement") or {}) or None,
+        "about": placed(inputs, placement) or None,
     }

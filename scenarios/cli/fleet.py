@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
     @command(group, "show")
     def show(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:
-        """Show devices, memories and links, and where each figure comes from. 0 shown, 2 faulty."""
+        """Show devices, memories, links and where figures come from. 0 shown, 2 faulty."""
         from fleet.load import load_fleet
         from fleet.render import fleet_document
         from scenarios.limits import fleet_limits

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Collection
 
+from fleet.errors import DescriptionError
+
 _HEAD = 4096
 """Bytes of a file that are looked at: documents name their schema first."""
 _SCHEMA = re.compile(rb"""["']?schema["']?\s*:\s*["']?kvwaybill/([a-z-]{1,32})/""")
@@ -39,8 +41,6 @@ def refuse_other_kinds(target: str, wanted: Collection[str], what: str) -> None:
 
     `what` says who takes what: `explain takes a plan`. Stdin, and files of no known kind, are left to their reader.
     """
-    from scenarios.cli.frame import wrong_use
-
     if target == "-":
         return
     kind = kind_in(target)
@@ -51,7 +51,7 @@ def refuse_other_kinds(target: str, wanted: Collection[str], what: str) -> None:
     helps = [_HOW_TO_GET[name].format(target=target) for name in wanted if kind == "scenario" and name in _HOW_TO_GET]
     hint = helps[0] if helps else TAKEN_BY.get(kind)
     article = "an" if kind[0] in "aeiou" else "a"
-    wrong_use(f"{target} is {article} {kind}; {what}" + (f" ({hint})" if hint else ""))
+    raise DescriptionError.at(target, "", f"is {article} {kind}; {what}" + (f" ({hint})" if hint else ""))
 
 
 def _is_shipped_scenario(target: str, wanted: Collection[str]) -> bool:

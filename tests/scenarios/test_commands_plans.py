@@ -51,6 +51,8 @@ def test_plan_then_run_then_compare(plan: Path, tmp_path: Path, ask: Ask) -> Non
     assert read(run)["plan_id"] == read(plan)["id"] == plan_id(read(plan))
     compared = ask("compare", plan, run, "-o", "json")
     assert compared.code == 0
+    named = compared.document.pop("documents")
+    assert [(each["kind"], each["plan_id"]) for each in named] == [(k, read(plan)["id"]) for k in ("plan", "run")]
     assert compared.document == read(run)["comparison"]
     assert {row["difference"] for row in compared.document["rows"]} == {0}
 
