@@ -60,7 +60,7 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     fleet, told = build_fleet(NAME, source, gpus, pairs, sku=sku)
     notes |= _link_notes(found[0].gpus, links, ways)
     if grants:
-        notes |= {"p2p": peers.words, "direct_peer": bool(peers.words) and set(peers.words.values()) == {"OK"}}
+        notes |= {"p2p": peers.words, "direct_peer": set(peers.words.values()) == {"OK"} if peers.words else None}
     return Reading(fleet=fleet, warnings=(*warnings, *told), notes=notes)
 
 
