@@ -1,15 +1,15 @@
 """Vx machine files (`.vx`): the reader, and the way from a VxMachine to a Fleet.
 
-A device is a root space of scope device that a topology owns or that a transfer joins to such a one; what lies within it
-(L2, SMEM) stays in the VxMachine. Edges are kept as written: a way home that the file lacks is not invented. The medium
-of a link is not in the file: `host` to host memory, between devices a kind that carries the declared rate.
+A device is a root space of scope device that a topology owns or that a transfer joins to such a one; what lies within
+it (L2, SMEM) stays in the VxMachine. Edges are kept as written: a way home that the file lacks is not invented. The
+medium of a link is not in the file: `host` to host memory, between devices a kind that carries the declared rate.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -139,10 +139,13 @@ def _rows(machine: VxMachine) -> list[_Row]:
 
 
 def _root(spaces: dict[str, VxSpace], name: str) -> str:
+    """The outermost declared space around `name`."""
     seen = {name}
-    while name in spaces and spaces[name].within is not None and spaces[name].within not in seen:
-        name = str(spaces[name].within)
+    parent = spaces[name].within if name in spaces else None
+    while parent in spaces and parent not in seen:
+        name = str(parent)
         seen.add(name)
+        parent = spaces[name].within
     return name
 
 
@@ -201,6 +204,11 @@ def to_fleet(machine: VxMachine, *, split_peers: bool = False) -> Fleet:
     return replace(fleet, digest=fleet_digest(fleet), warnings=told)
 
 
+def _name(source: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(source).removesuffix(".vx"))
+    return plain[:64].strip("-") or NAME
+
+
 def _unfit(machine: VxMachine, rows: list[_Row]) -> list[Fault]:
     if not rows:
         message = "describes no device: no Memory of scope device is the memory of a Topology or has a transfer to one"
@@ -209,8 +217,8 @@ def _unfit(machine: VxMachine, rows: list[_Row]) -> list[Fault]:
     for row in rows:
         if int(row.ids[-1].rpartition(":")[2]) > MAX_INDEX:
             faults.append(_fault(machine, row.space.line, f"more than {MAX_INDEX + 1} devices of kind {row.kind}"))
-        rate = row.space.bandwidth
-        for name, value in (("capacity", row.space.capacity), ("bandwidth", rate and rate.value)):
+        rate = None if row.space.bandwidth is None else row.space.bandwidth.value
+        for name, value in (("capacity", row.space.capacity), ("bandwidth", rate)):
             if value is not None and value > MAX_FIGURE:
                 faults.append(_fault(machine, row.space.line, f"{name} of Memory {row.space.name} is beyond 2^63-1"))
     for edge in machine.edges:
@@ -272,7 +280,7 @@ def _kept_edges(machine: VxMachine, ends: dict[str, list[str]]) -> list[VxEdge]:
     return list(best.values())
 
 
-def _links(edge: VxEdge, ends: dict[str, list[str]], kinds: dict[str, str], machine: VxMachine) -> Iterable[Link]:
+def _links(edge: VxEdge, ends: dict[str, list[str]], kinds: Mapping[str, str], machine: VxMachine) -> Iterable[Link]:
     rate = _per_second(edge.rate)
     for src in ends[edge.src]:
         for dst in ends[edge.dst]:
