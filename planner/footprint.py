@@ -12,6 +12,7 @@ from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import Placement
 from fleet.workload import Workload
+from planner.layouts import PACKED16, arena_bytes, layout_of
 from planner.orders import ArenaOrder, BufferOrder
 
 LINES = ("weights", "kv_cache", "layout_padding", "activations", "workspace", "runtime")
@@ -66,15 +67,21 @@ def _kv_buffers(model: Model, workload: Workload, phase: str) -> tuple[BufferOrd
     shape = (model.n_layers, workload.cache_positions, model.kv_dim)
     if workload.batch > 1:
         shape = (workload.batch, *shape)  # type: ignore[assignment]  # priced only: the executor runs batch 1
-    return tuple(BufferOrder(name=f"kv/{phase}/{t}", shape=shape, dtype=workload.kv_dtype) for t in ("k", "v"))
+    layout = layout_of(workload.layout, None)
+    return tuple(
+        BufferOrder(name=f"kv/{phase}/{t}", shape=shape, dtype=workload.kv_dtype, layout=layout) for t in ("k", "v")
+    )
 
 
 def _device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple[BufferOrder, ...]:
     converted = workload.weights_dtype != model.weights_dtype
     out = [
-        BufferOrder(name=f"weights/{t.name}", shape=t.shape, dtype=workload.weights_dtype if converted else t.dtype)
+        BufferOrder(
+            name=f"weights/{t.name}", shape=t.shape, dtype=workload.weights_dtype if converted else t.dtype,
+            layout=layout_of(workload.layout, t),
+        )
         for t in model.staged_tensors(workload.attention)
-    ]
+    ]  # fmt: skip
     for phase in phases:
         out.extend(_kv_buffers(model, workload, phase))
     if workload.attention == "host":
@@ -90,6 +97,7 @@ def _device_buffers(model: Model, workload: Workload, phases: list[str]) -> tupl
         ("act/xb", (rows, max(model.dim, model.q_dim)), "fp32"),
         ("act/xb2", (rows, model.dim), "fp32"),
         ("act/q", (rows, model.q_dim), "fp32"),
+        *_staging_rows(model, workload, rows),
         ("act/hb", (rows, model.hidden_dim), "fp32"),
         ("act/hb2", (rows, model.hidden_dim), "fp32"),
         ("act/att", (model.n_heads, workload.cache_positions), "fp32"),
@@ -102,17 +110,28 @@ def _device_buffers(model: Model, workload: Workload, phases: list[str]) -> tupl
     return tuple(out)
 
 
+def _staging_rows(model: Model, workload: Workload, rows: int) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """Rows of k and v, where they are computed before they go into a paged cache; a plain cache is their own place."""
+    if workload.layout != PACKED16:
+        return ()
+    return (("act/k", (rows, model.kv_dim), "fp32"), ("act/v", (rows, model.kv_dim), "fp32"))
+
+
 def buffer_bytes(buffer: BufferOrder) -> int:
-    """Bytes of a plain buffer: product of the shape times the element size."""
+    """Bytes of a buffer on the wire: product of the shape times the element size."""
     return math.prod(buffer.shape) * DTYPE_BYTES[buffer.dtype]
 
 
-def footprint(fleet: Fleet, arena: ArenaOrder) -> ArenaFootprint:
-    """The lines of one arena. Undeclared runtime counts 0 (the fleet's warnings say so); undeclared granule is 1."""
+def footprint(fleet: Fleet, arena: ArenaOrder, model: Model) -> ArenaFootprint:
+    """The lines of one arena. Undeclared runtime counts 0 (the fleet's warnings say so); undeclared granule is 1.
+
+    Every line but `layout_padding` is in wire bytes; padding is all that the arena's layout takes beyond them.
+    """
     lines = dict.fromkeys(LINES, 0)
     for buffer in arena.buffers:
         prefix = buffer.name.split("/", 1)[0]
         lines[_LINE_OF_PREFIX.get(prefix, "workspace")] += buffer_bytes(buffer)
+    lines["layout_padding"] = arena_bytes(arena, model) - sum(lines.values())
     device = None if arena.device is None else fleet.device(arena.device)
     granule = 1
     if device is not None:

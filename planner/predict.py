@@ -53,7 +53,7 @@ def predict(
     routed = route(placed, fleet, machine_graph(fleet), model, workload, reading)
     listed = arenas(model, workload, placement, routed.chunk)
     return Prediction(
-        routed=routed, arenas=listed, footprints=tuple(footprint(fleet, arena) for arena in listed),
+        routed=routed, arenas=listed, footprints=tuple(footprint(fleet, arena, model) for arena in listed),
         edges=sum_edges(routed.rows), dispatches=_dispatches(model, workload),
         passes=(workload.prefill_passes, workload.decode_passes),
     )  # fmt: skip
