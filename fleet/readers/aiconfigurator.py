@@ -1,8 +1,8 @@
 """A system YAML of aiconfigurator (ai-dynamo/aiconfigurator systems/*.yaml) -> a node of equal GPUs.
 
-`gpu` describes one card, `node` how many there are and how fast they reach each other and the host; both rates are bytes
-per second of one direction and one GPU. All numbers are bare: bytes, bytes per second, seconds. Capacities in these files
-are sometimes the marketing size written as GiB, sometimes what the device reports: the first kind is warned about.
+`gpu` describes one card, `node` how many there are and how fast they reach each other and the host; both rates are
+bytes per second of one direction and one GPU. All numbers are bare: bytes, bytes per second, seconds. Capacities in
+these files are sometimes the size as sold, written as GiB, sometimes what the device reports: the first is warned about.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fleet.lint import warnings_of
 from fleet.machine import UNKNOWN, Device, Figure, Fleet, Provenance, Quantity
 from fleet.readers import Reading
 from fleet.readers.building import Gpu, Pair, build_fleet, device_id
-from fleet.schema import MAX_LATENCY
 from fleet.units import MAX_FIGURE, PS_PER_SECOND, format_bytes
 from fleet.yaml_source import Document, Path, parse_text, printable
 
@@ -32,6 +31,7 @@ _KEYS = re.compile(r"^[ \t]+(?:mem_bw|mem_capacity|num_gpus_per_node|intra_node_
 _NUMBER = re.compile(r"(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 _ARCHES = {"80": "Ampere", "86": "Ampere", "90": "Hopper", "100": "Blackwell", "103": "Blackwell"}
 _GIB = 2**30
+_MAX_LATENCY = 1000 * PS_PER_SECOND
 
 
 def matches(text: str) -> bool:
@@ -109,7 +109,7 @@ class _System:
             message = f"{printable(str(raw))} is not a whole number of {'bytes' if scale == 1 else 'picoseconds'}"
         elif scale == 1 and not 0 < number <= MAX_FIGURE:
             message = f"{printable(str(raw))} lies outside 1..2^63-1; leave the line out when it is not known"
-        elif scale > 1 and number >= MAX_LATENCY:
+        elif scale > 1 and number >= _MAX_LATENCY:
             message = f"{printable(str(raw))} s is no latency of a link; it must lie below 1000 s"
         else:
             place = f"{self.document.source}:{self.document.at(path)[0]}"
