@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from scenarios.case import Case, Document
 from scenarios.checks_edges import edges_match, handoff_bytes_match, memory_disagrees
 from scenarios.checks_inputs import same_inputs
+from scenarios.checks_physical import two_physical_devices
 from scenarios.checks_plain import CHANGES
 from scenarios.checks_proof import (
     decode_uses_its_own_memory,
@@ -19,6 +20,7 @@ from scenarios.checks_proof import (
     no_stray_access,
     tokens_equal_single_device,
 )
+from scenarios.checks_run import run_agrees_with_itself
 from scenarios.finding import Finding, failed, inconclusive, no_decode, passed, waived
 
 
@@ -193,8 +195,15 @@ def kv_content_arrived(case: Case) -> Finding:
     wrong = [(e["tensor"], e["layer"]) for e in arrivals if e["digest_src"] != e["digest_dst"]]
     if wrong:
         return failed(f"{_pairs(wrong)} arrived with other content: {len(wrong)} of {len(arrivals)} digests differ")
-    if len(arrivals) > 1 and len({entry["digest_src"] for entry in arrivals}) == 1:
-        return inconclusive(f"all {len(arrivals)} digests are alike, so a swap of tensors or layers could not be seen")
+    for tensor in ("k", "v"):
+        # A layer's neighbour with the same content could stand in its place: a swap would not be seen.
+        alike = [entry["digest_src"] for entry in arrivals if entry["tensor"] == tensor]
+        if len(alike) > 1 and len(set(alike)) == 1:
+            return inconclusive(
+                f"all {len(alike)} digests of {tensor} are alike, so a swap of layers could not be seen"
+            )
+    if len({entry["digest_src"] for entry in arrivals}) == 1:
+        return inconclusive("k and v have one digest, so a swap of the two could not be seen")
     return passed(f"{len(arrivals)} digests equal at both ends (k and v, {len(wanted) // 2} layers)")
 
 
@@ -268,31 +277,11 @@ def tokens_equal_reference(case: Case) -> Finding:
     return passed(f"{whole} {len(tokens)} ids equal the reference")
 
 
-def two_physical_devices(case: Case) -> Finding:
-    """Fails on-device when prefill and decode turn out to be one physical device; ordinals prove nothing."""
-    if case.is_oracle:
-        return waived("prefill and decode are placed on one device")
-    if case.b["tier"] == "emulated":
-        return inconclusive("both devices are emulated by one processor", required=False)
-    physical = {entry["device"]: entry for entry in case.b["physical_devices"]}
-    first, second = (physical.get(case.orders[phase]) for phase in ("prefill", "decode"))
-    if first is None or second is None:
-        return inconclusive("the run does not say which physical devices took part")
-    kinds = {d["id"]: d["kind"] for d in case.orders["devices"]}
-    if kinds[case.orders["prefill"]] != kinds[case.orders["decode"]]:
-        return passed("one GPU and one CPU" if set(kinds.values()) == {"gpu", "cpu"} else "two devices of unlike kind")
-    for field in ("uuid", "pci"):
-        if first.get(field) is not None and first.get(field) == second.get(field):
-            return failed(f"{case.orders['prefill']} and {case.orders['decode']} have one {field}: one physical device")
-    if first.get("uuid") is None or second.get("uuid") is None:
-        return inconclusive("no UUID is known for both devices; an ordinal identifies nothing")
-    return passed("two UUIDs" + (" and two PCI addresses" if first.get("pci") and second.get("pci") else ""))
-
-
 Check = Callable[[Case], Finding]
 
 MEASURED: dict[str, Check] = {
     "same_inputs": same_inputs,
+    "run_agrees_with_itself": run_agrees_with_itself,
     "one_program_text": one_program_text,
     "decode_dispatched": decode_dispatched,
     "dispatches_match": dispatches_match,

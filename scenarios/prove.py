@@ -200,6 +200,8 @@ def _sabotaged(sabotage: Sabotage, bench: Bench, clean: Made, oracle: Document, 
         plan = plan | {"id": plan_id(plan)}
         run = clean.run | {"plan_id": plan["id"]}
         return compare(plan, run, proof=clean.proof(oracle))
+    if sabotage.falsify_run is not None:
+        return compare(plan_for(bench), sabotage.falsify_run(clean.run), proof=clean.proof(oracle))
     make = sabotage.hands
     assert make is not None
     made = _make(bench, lambda: make(material), (*sabotage.must_fail, *sabotage.must_pass))

@@ -6,6 +6,7 @@ read again after the run, by `compare`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from fleet.errors import DescriptionError, Fault, InconclusiveError
 from fleet.model import Model
 from planner.orders import Orders
 from scenarios.compare import compare
-from scenarios.documents import orders_from_document
+from scenarios.documents import canonical, orders_from_document
 from scenarios.limits import run_limits, witnesses_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def set_up(
         raise _no_weights({"path": path, "name": read.name})
     words = tokenizer or inputs["tokenizer"]["path"]
     spoken = None
+    _check_tokenizer(words, inputs["tokenizer"]["digest"], read)
     if words is not None or read.format == "seeded" or prompt is not None:
         spoken = load_tokenizer(words, read.vocab_size, read.path or read.name)
     orders = _with_prompt(orders, spoken, prompt)
@@ -107,6 +109,21 @@ def _check_there(paths: dict[str, str | None], tokenizer: str | None, inputs: Do
         words = "is not there (a plan names its files as they were given to admit); say where it is with"
         raise DescriptionError(
             [Fault(source=path, field=name, message=f"{words} --{name} PATH") for name, path in gone.items()]
+        )
+
+
+def _check_tokenizer(path: str | None, planned: str | None, model: Model) -> None:
+    """The prompt's ids mean something in the plan's tokenizer only. A plan made without one, from a count of tokens,
+    takes any that fits the model; the embedded model's is the byte tokenizer and no file.
+    """
+    from scenarios.wanted import tokenizer_digest
+
+    if planned is None and model.format != "seeded":
+        return
+    if tokenizer_digest(path) != planned:
+        told = path or "the byte tokenizer"
+        raise DescriptionError.at(
+            told, "tokenizer", "is another tokenizer than the plan was made with (digests differ); admit again with it"
         )
 
 
@@ -151,10 +168,18 @@ def _with_prompt(orders: Orders, tokenizer: Tokenizer | None, prompt: str | None
             )
         return orders
     assert tokenizer is not None
-    ids = tuple(tokenizer.encode(prompt))
+    try:
+        ids = tuple(tokenizer.encode(prompt))
+    except DescriptionError as error:
+        faults = [
+            replace(f, source="command line", field="--prompt") if f.source == "prompt" else f for f in error.faults
+        ]
+        raise DescriptionError(faults) from error
     if len(ids) != work.prompt_tokens:
         raise DescriptionError.at(
-            "run", "prompt", f"has {len(ids)} tokens, the plan is for exactly {work.prompt_tokens}; admit again"
+            "command line",
+            "--prompt",
+            f"has {len(ids)} tokens, the plan is for exactly {work.prompt_tokens}; admit again",
         )
     return replace(orders, workload=replace(work, prompt_ids=ids), expect=None)
 
@@ -191,24 +216,18 @@ def told(bench: Bench, run: Document) -> Document:
 
 
 def _inputs(bench: Bench) -> Document:
-    """What the run was made with: the plan's names and words, less its paths, and the digests that still hold."""
-    held = _digests(bench)
-    found = {}
-    for name in ("model", "fleet", "placement", "workload"):
-        words = bench.plan["inputs"].get(name) or {}
-        kept = {key: value for key, value in words.items() if key not in ("path", "digest")}
-        found[name] = kept | ({"digest": held[name]} if name in held else {})
+    """What the run was made with: the plan's names, words and digests less its paths; the request as it was run."""
+    inputs = bench.plan["inputs"]
+    found = {
+        name: {key: value for key, value in (inputs.get(name) or {}).items() if key != "path"}
+        for name in ("model", "fleet", "placement", "workload")
+    }
+    ids = bench.orders.workload.prompt_ids
+    if ids != tuple(bench.plan["orders"]["workload"]["prompt_ids"] or ()):  # a prompt given anew is another request
+        words = {key: value for key, value in found["workload"].items() if key != "digest"}
+        asked = words | {"prompt_ids": None if ids is None else list(ids)}
+        found["workload"] = words | {"digest": hashlib.sha256(canonical(asked)).hexdigest()}
     return found
-
-
-def _digests(bench: Bench) -> dict[str, str]:
-    """Digests of what the run was made with: the plan's, but for a request whose prompt was given anew."""
-    from scenarios.checks_inputs import digests
-
-    held = digests(bench.plan["inputs"])
-    if bench.orders.workload.prompt_ids != tuple(bench.plan["orders"]["workload"]["prompt_ids"] or ()):
-        held.pop("workload", None)
-    return held
 
 
 def _observed(run: Document, edge: Document) -> Document:

@@ -50,7 +50,8 @@ class Material:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sabotage:
-    """One fault. `hands` makes the hands that commit it; `falsify` changes the plan instead and leaves the run honest.
+    """One fault. `hands` makes the hands that commit it; `falsify` changes the plan instead and leaves the run honest,
+    `falsify_run` changes what is told of an honest run.
 
     `split_only` faults need two devices, and `layers` says how many the model needs for the fault to be one.
     """
@@ -63,6 +64,7 @@ class Sabotage:
     layers: int = 1
     hands: Callable[[Material], Hands] | None = None
     falsify: Callable[[Document], Document] | None = None
+    falsify_run: Callable[[Document], Document] | None = None
 
 
 def falsified_bytes(plan: Document) -> Document:
@@ -93,6 +95,11 @@ def falsified_memory(plan: Document) -> Document:
             entry = entry | {"resident": resident, "rounding_bytes": max(entry["rounding_bytes"] - 4, 0)}
         memory.append(entry)
     return plan | {"memory": memory}
+
+
+def falsified_walk(run: Document) -> Document:
+    """The run with one chosen id less than it walked."""
+    return run | {"generated_tokens": run["generated_tokens"][:-1]}
 
 
 SABOTAGES: tuple[Sabotage, ...] = (
@@ -209,6 +216,12 @@ SABOTAGES: tuple[Sabotage, ...] = (
         name="plan of another checkpoint", what="the plan names another model's digest, and is signed anew",
         must_fail=("same_inputs",), must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match"),
         falsify=falsified_inputs,
+    ),
+    Sabotage(
+        name="falsified run", what="the run states one chosen id less than it walked",
+        must_fail=("run_agrees_with_itself",),
+        must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match", "tokens_equal_single_device"),
+        falsify_run=falsified_walk,
     ),
 )  # fmt: skip
 """Every sabotage of `kvwaybill prove`."""

@@ -27,6 +27,10 @@ kind = text(32, pattern=r"[a-z0-9]{1,32}")
 name = text(512)
 words = listing(text(100_000), most=10_000)
 figure = integer(null=True)
+sha256 = text(64, pattern=r"[0-9a-f]{64}")
+digest_or_null = text(64, null=True, pattern=r"[0-9a-f]{64}")
+physical_id = text(128, null=True, pattern=r"[!-~]{1,128}")
+"""A UUID or PCI address: never empty or blank, which would be a name for nothing."""
 token_ids = listing(integer(0, MAX_TOKEN_ID), most=MAX_TOKENS)
 counts_by_phase = record({"prefill": integer(), "decode": integer()})
 
@@ -36,18 +40,36 @@ _observed: dict[str, Shape] = {
     "observed_copies": figure,
     "witness": choice(*WITNESSES, null=True),
 }
-_leg = record({**_ends, "bytes": figure, "copies": figure}, _observed)
+_leg = record({**_ends, "bytes": figure, "copies": figure}, _observed | {"seconds": number(null=True)})
+_per_pass: dict[str, Shape] = {"per_pass": record({"bytes": figure, "copies": figure}, null=True)}
 _row = record(
-    {"phase": choice(*PHASES), "tensor": name, **_ends, "bytes": figure, "copies": figure},
     {
-        "legs": listing(_leg, most=64, null=True),
+        "phase": choice(*PHASES),
+        "tensor": name,
+        **_ends,
+        "legs": listing(_leg, least=1, most=64, null=True),
         "payload_bytes": figure,
-        "per_pass": record({"bytes": figure, "copies": figure}, null=True),
-        "seconds": number(null=True),
-        **_observed,
+        "bytes": figure,
+        "copies": figure,
     },
+    {**_per_pass, "seconds": number(null=True)},
 )
 _edge = record({**_ends, "bytes": figure, "copies": figure})
+_known_edge = record({**_ends, "bytes": integer(), "copies": integer()}, _observed)
+_counted_leg = record({**_ends, "bytes": integer(), "copies": integer()}, _observed)
+_counted_row = record(
+    {
+        "phase": choice(*PHASES),
+        "tensor": name,
+        **_ends,
+        "legs": listing(_counted_leg, least=1, most=64),
+        "payload_bytes": integer(),
+        "bytes": integer(),
+        "copies": integer(),
+    },
+    {**_per_pass, **_observed},
+)
+"""A run knows what it counted, so nothing of it is null but what no witness saw."""
 _memory = record(
     {
         "device": arena_id,
@@ -80,16 +102,27 @@ def _edge_name(value: Any, path: str, sink: Sink) -> None:
         text(256, null=True)(value, path, sink)
 
 
+_flagged: dict[str, Shape] = {"flag": text(null=True), "field": text(null=True)}
+_change = record({}, _flagged | {"and": listing(record({}, _flagged), most=64)}, null=True)
+_alternative = record(
+    {},
+    _flagged
+    | {
+        "and": listing(record({}, _flagged), most=64),
+        "reading": text(64, null=True),
+        "edges": listing(_known_edge, most=MAX_ROWS, null=True),
+    },
+)
 _reason = record(
     {"code": text(64), "message": text(100_000)},
     {
-        "severity": text(32),
+        "severity": choice("error", "unknown", "warning"),
         "device": text(64, null=True),
         "edge": _edge_name,
         "needed_bytes": figure,
         "available_bytes": figure,
         "shortfall_bytes": figure,
-        "fix": record({}, {"flag": text(null=True), "field": text(null=True)}, null=True),
+        "fix": _change,
     },
 )
 
@@ -98,11 +131,14 @@ _path = text(4096, null=True)
 _dims = ("n_layers", "n_kv_heads", "head_dim")
 _inputs = record(
     {
-        "fleet": record({"name": name, "path": _path, "digest": text(128)}),
-        "model": record({"name": name, "path": _path, "digest": text(128)}, dict.fromkeys(_dims, figure)),
-        "tokenizer": record({"path": _path}),
+        "fleet": record({"name": name, "path": _path, "digest": sha256}),
+        "model": record(
+            {"name": name, "path": _path, "digest": sha256}, dict.fromkeys((*_dims, "vocab_size", "seq_len"), figure)
+        ),
+        "tokenizer": record({"path": _path, "digest": digest_or_null}),
+        "placement": record({"prefill": device_id, "decode": device_id, "digest": sha256}),
     },
-    {"utilization": text(64)},
+    {"utilization": text(64), "scenario": text(512, null=True)},
 )
 _priced = record(
     {
@@ -115,6 +151,10 @@ _priced = record(
                         "attention": choice("device", "host"),
                         "kv_extent": text(64, pattern=r"filled|allocated|blocks:[1-9][0-9]{0,11}"),
                         "kv_dtype": choice(*DTYPES),
+                        "weights_dtype": choice(*DTYPES),
+                        "prefill_chunk": integer(1),
+                        "layout": text(64),
+                        "digest": sha256,
                     }
                 ),
             }
@@ -136,6 +176,7 @@ _PLAN_FIELDS = record(
         "verdict": choice(*PLAN_VERDICTS),
         "id": text(64, pattern=r"[0-9a-f]{64}"),
         "inputs": _inputs,
+        "placement": record({"prefill": device_id, "decode": device_id}),
         "reasons": listing(_reason, most=MAX_ROWS),
         "limits": words,
     },
@@ -147,8 +188,7 @@ _PLAN_FIELDS = record(
         "dispatches": record({"prefill": figure, "decode": figure}, null=True),
         "passes": record({"prefill": integer(), "decode": integer()}, null=True),
         "time": record({}, {"ttft_s": number(null=True), "tpot_s": number(null=True)}, null=True),
-        "placement": record({}, {"prefill": device_id, "decode": device_id}, null=True),
-        "alternatives": listing(record({}), most=MAX_ROWS),
+        "alternatives": listing(_alternative, most=MAX_ROWS),
         "defaults": words,
         "warnings": words,
     },
@@ -183,17 +223,18 @@ COMPARISON = record(
 
 _physical = record(
     {"device": device_id},
-    {"ordinal": figure, "uuid": text(128, null=True), "pci": text(128, null=True), "name": text(256, null=True)},
+    {"ordinal": figure, "uuid": physical_id, "pci": physical_id, "name": text(256, null=True)},
 )
 _stretch = record(
-    {"phase": choice(*PHASES), "device": device_id, "count": integer()},
     {
-        "topology_id": figure,
-        "ordinal": figure,
-        "uuid": text(128, null=True),
-        "first_step": integer(-1, null=True),
-        "last_step": integer(-1, null=True),
+        "phase": choice("prefill", "decode"),
+        "device": device_id,
+        "topology_id": integer(),
+        "count": integer(1),
+        "first_step": integer(),
+        "last_step": integer(),
     },
+    {"ordinal": figure, "uuid": physical_id},
 )
 _op = record(
     {"op": text(64)},
@@ -203,26 +244,49 @@ _op = record(
         "shape": listing(integer(), most=16, null=True),
     },
 )
-_digest = text(256, null=True)
+_settings = record(
+    {},
+    {
+        "attention": choice("device", "host"),
+        "kv_extent": text(64),
+        "layout": text(64),
+        "positions": integer(1),
+        "prefill_chunk": integer(1),
+        "memory": choice("poisoned", "zeroed"),
+        "without": listing(choice("handoff"), most=1),
+        "observers": listing(text(64), most=64),
+        "isolated": flag(),
+        "threads": integer(1),
+    },
+    null=True,
+)
 RUN = record(
     {
-        "plan_id": text(64, null=True),
+        "plan_id": digest_or_null,
         "backend": text(64),
         "tier": choice("emulated", "on-device"),
         "physical_devices": listing(_physical, most=10_000),
         "tokens": token_ids,
         "generated_tokens": token_ids,
-        "n_prompt_tokens": integer(),
+        "n_prompt_tokens": integer(1),
         "stopped": choice("steps", "bos"),
         "passes": counts_by_phase,
         "dispatches": listing(_stretch, most=MAX_ROWS * 10),
         "program": record({"prefill": listing(_op), "decode": listing(_op)}),
-        "logits_top1_bits": listing(text(18, pattern=r"(0x)?[0-9a-fA-F]{1,16}"), most=MAX_TOKENS),
-        "waybill": listing(_row, most=MAX_ROWS),
-        "edges": listing(_edge, most=MAX_ROWS),
+        "logits_top1_bits": listing(text(8, pattern=r"[0-9a-f]{8}"), most=MAX_TOKENS),
+        "waybill": listing(_counted_row, most=MAX_ROWS),
+        "edges": listing(_known_edge, most=MAX_ROWS),
         "arrivals": listing(
-            record({"tensor": text(64), "layer": integer(), "digest_src": _digest, "digest_dst": _digest}),
+            record(
+                {
+                    "tensor": choice("k", "v"),
+                    "layer": integer(),
+                    "digest_src": digest_or_null,
+                    "digest_dst": digest_or_null,
+                }
+            ),
             most=MAX_ROWS,
+            null=True,
         ),
         "resident": listing(record({"device": arena_id, "high_water_bytes": figure}), most=10_000),
         "limits": words,
@@ -230,10 +294,12 @@ RUN = record(
     {
         "path": text(64, null=True),
         "text": text(MAX_TOKENS, null=True),
-        "text_hex": text(4 * MAX_TOKENS, null=True),
+        "text_hex": text(4 * MAX_TOKENS, null=True, pattern=r"(?:[0-9a-f]{2})*"),
+        "cache_written_bytes": figure,
+        "inputs": record({}, dict.fromkeys(("model", "fleet", "placement", "workload"), record({"digest": sha256}))),
         "stray": record({"accesses": integer()}, {"detail": text(10_000, null=True)}, null=True),
         "rates": table(number(null=True), null=True),
-        "settings": record({}, null=True),
+        "settings": _settings,
         "defaults": words,
         "warnings": words,
         "comparison": lambda value, path, sink: None if value is None else COMPARISON(value, path, sink),

@@ -154,7 +154,12 @@ def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
     from executor.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(wanted.tokenizer, model.vocab_size, model.path or model.name)
-    return tuple(tokenizer.encode(wanted.prompt or ""))
+    try:
+        return tuple(tokenizer.encode(wanted.prompt or ""))
+    except DescriptionError as error:
+        # The encoder does not know where its text came from.
+        faults = [replace(f, source=wanted.source, field="prompt") if f.source == "prompt" else f for f in error.faults]
+        raise DescriptionError(faults) from error
 
 
 def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[str]) -> Request:
@@ -215,7 +220,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
             **{name: _known(model, getattr(model, name)) for name in _SIZES},
             "weights_dtype": model.weights_dtype,
         },
-        "tokenizer": {"path": wanted.tokenizer},
+        "tokenizer": {"path": wanted.tokenizer, "digest": tokenizer_digest(wanted.tokenizer)},
         "placement": where | {"digest": _digest(where)},
         "utilization": format_utilization(utilization_of(ask)),
     }
@@ -236,6 +241,19 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
         ids = None if workload.prompt_ids is None else list(workload.prompt_ids)
         inputs["workload"] = words | {"digest": _digest(words | {"prompt_ids": ids})}
     return inputs
+
+
+def tokenizer_digest(path: str | None) -> str | None:
+    """sha256 of a tokenizer file; None for the byte tokenizer, which has no file. DescriptionError where it cannot be
+    read.
+    """
+    if path is None:
+        return None
+    from fleet.checkpoints.source import digest_file, open_regular
+
+    handle, size = open_regular(path)
+    with handle:
+        return digest_file(handle, size, b"", path)
 
 
 _SIZES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from functools import cache
 from typing import Any
 
@@ -58,8 +59,8 @@ def run_of(document: Document, *, stopped_after: int | None = None) -> Document:
         "stopped": "steps" if stopped_after is None else "bos",
         "passes": passes,
         "dispatches": _dispatches(document, passes, full),
-        "program": {"prefill": _program(), "decode": _program()},
-        "logits_top1_bits": [f"{0x41000000 + i:08x}" for i in range(len(chosen))],
+        "program": {phase: _called(document, passes, phase) for phase in ("prefill", "decode")},
+        "logits_top1_bits": [f"{0x41000000 + i:08x}" for i in range(_with_logits(document, passes, len(chosen)))],
         "waybill": (rows := [_row(row, passes, full) for row in document["waybill"]]),
         "edges": edges_of(rows),
         "arrivals": _arrivals(orders),
@@ -71,9 +72,28 @@ def run_of(document: Document, *, stopped_after: int | None = None) -> Document:
     }
 
 
-def _program() -> list[Document]:
-    body = [{"op": "embed", "layer": -1, "tensor": "token_embedding", "shape": [259, 64]}]
-    for layer in range(2):
+def clean_run(document: Document) -> Document:
+    """As `run_of`, isolated, and nothing stray found."""
+    return run_of(document) | {"stray": {"accesses": 0, "detail": "no access to 2 arenas that a step is not party to"}}
+
+
+def _with_logits(document: Document, passes: Document, n_chosen: int) -> int:
+    """Passes that computed logits: with attention on the host every one, else those that chose an id."""
+    host = document["orders"]["workload"]["attention"] == "host"
+    return int(passes["prefill"] + passes["decode"]) if host else n_chosen
+
+
+def _called(document: Document, passes: Document, phase: str) -> list[Document]:
+    """The program of a phase; no classifier in a prefill that never came to the prompt's last position."""
+    work = document["orders"]["workload"]
+    short = phase == "prefill" and work["attention"] != "host" and passes["prefill"] < work["prompt_tokens"]
+    return (program(document)[: -1 if short else None]) if passes[phase] else []
+
+
+def program(document: Document) -> list[Document]:
+    """One forward call of the plan's model: seven projections a layer, then the classifier."""
+    body: list[Document] = [{"op": "embed", "layer": -1, "tensor": "token_embedding", "shape": [259, 64]}]
+    for layer in range(document["inputs"]["model"]["n_layers"]):
         for tensor in ("wq", "wk", "wv", "wo", "w1", "w3", "w2"):
             body.append({"op": "matmul", "layer": layer, "tensor": tensor, "shape": [64, 64]})
     body.append({"op": "matmul", "layer": -1, "tensor": "wcls", "shape": [259, 64]})
@@ -139,10 +159,15 @@ def edges_of(rows: list[Document]) -> list[Document]:
 def _arrivals(orders: Document) -> list[Document]:
     layers = max((step["layers"][1] for step in orders["steps"] if step["op"] == "handoff"), default=0)
     return [
-        {"tensor": tensor, "layer": layer, "digest_src": (word := f"{tensor}{layer}" * 8), "digest_dst": word}
+        {"tensor": tensor, "layer": layer, "digest_src": (word := sha256(f"{tensor}{layer}")), "digest_dst": word}
         for tensor in ("k", "v")
         for layer in range(layers)
     ]
+
+
+def sha256(text: str) -> str:
+    """The digest of some text, for a place where any digest will do."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _high_water(entry: Document) -> Document:
