@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scenarios.case import Case, Document
-from scenarios.checks_edges import BAD_ROWS, row_words
+from scenarios.checks_edges import BAD_ROWS
 from scenarios.checks_inputs import inputs_unchanged
 from scenarios.finding import Finding, failed, passed, waived
 
@@ -33,10 +33,15 @@ def _told(value: Any) -> str:
 
 def edges_match(case: Case) -> Finding:
     """Fails when a row of one document has other bytes or copies in the other, or is not there at all."""
-    wrong = [row_words(row) for row in case.rows if row["verdict"] in BAD_ROWS]
+    wrong = [row for row in case.rows if row["verdict"] in BAD_ROWS]
     # Payload, bytes a pass and edges are figures of their own that the compared rows do not show.
     first, second = (_figures_of(document) for document in (case.a, case.b))
-    return _listed(wrong + _changed(first, second), f"{len(case.rows)} rows have the same bytes and copies")
+    if not wrong:
+        return _listed(_changed(first, second), f"{len(case.rows)} rows have the same bytes and copies")
+    # Each row that differs is told with the rows; what is left are figures of both that do not follow from it.
+    both = {name for name in first.keys() & second.keys() if name.endswith((" payload_bytes", " a pass"))}
+    others = _changed(*({name: held[name] for name in held if name in both} for held in (first, second)))
+    return _listed([f"{len(wrong)} of {len(case.rows)} rows differ", *others], "")
 
 
 def _figures_of(document: Document) -> dict[str, Any]:
@@ -72,7 +77,9 @@ def handoff_bytes_match(case: Case) -> Finding:
     first, second = (_handoff(document) for document in (case.a, case.b))
     if not first and not second:
         return waived("neither document states a handoff")
-    return _listed(_changed(first, second), f"handoff of {_told(first.get('bytes'))} B in both")
+    changes = _changed(first, second)
+    whole = [words for words in changes if not words.startswith("leg ")]
+    return _listed(whole or changes, f"handoff of {_told(first.get('bytes'))} B in both")
 
 
 def _handoff(document: Document) -> dict[str, Any]:

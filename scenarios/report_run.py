@@ -117,8 +117,7 @@ def _compared(comparison: Document) -> str:
         made, full = passes["made"], passes["full_length"]
         told = [f"{made[phase]:,} of {full[phase]:,} {phase}" for phase in ("prefill", "decode")]
         words += f"; BOS stopped the run: compared by the passes made ({', '.join(told)})"
-    other = [c["detail"] for c in comparison["checks"] if c["name"] == "inputs_unchanged" and not c["required"]]
-    return words + "".join(f"; {safe(told)}" for told in other if told.startswith("other inputs"))
+    return words
 
 
 def _documents(comparison: Document, paint: Paint) -> list[str]:
@@ -126,7 +125,12 @@ def _documents(comparison: Document, paint: Paint) -> list[str]:
     lines = []
     for letter, told in zip("AB", comparison.get("documents") or [], strict=False):
         what = f"{told['kind']} of plan" if told["kind"] == "run" else told["kind"]
-        words = [f"{what} {(told.get('plan_id') or 'unknown')[:12]}", told.get("verdict"), told.get("about")]
+        words = [
+            f"{what} {(told.get('plan_id') or 'unknown')[:12]}",
+            told.get("verdict"),
+            told.get("about"),
+            told.get("asked"),
+        ]
         lines += paint.fold(safe(f"  {letter}  {told['path']}: {', '.join(word for word in words if word)}"), 5)
     return lines
 

@@ -71,7 +71,15 @@ _ASKED = (
 
 
 def asked(inputs: Document, plan_id: str | None, paint: Paint) -> list[str]:
-    """`41 prompt + 56 new tokens in 96 passes; batch 1; ...; plan 51c0a048a3ed`, from a document's `inputs`."""
+    """`asked: 41 prompt + 56 new tokens in 96 passes, batch 1, ..., plan 51c0a048a3ed`, from a document's `inputs`."""
+    parts = request_words(inputs)
+    if plan_id:
+        parts.append(f"plan {plan_id[:12]}")
+    return paint.fold(safe("asked: " + ", ".join(parts)), 7) if parts else []
+
+
+def request_words(inputs: Document) -> list[str]:
+    """What `inputs.workload` asks for, a phrase each."""
     work = mapping(inputs.get("workload"))
     parts = []
     prompt, passes, positions = (_whole(work.get(name)) for name in ("prompt_tokens", "passes", "positions"))
@@ -83,9 +91,7 @@ def asked(inputs: Document, plan_id: str | None, paint: Paint) -> list[str]:
         parts.append(f"cache of {positions:,} positions")
     if work.get("prefill_chunk", 1) != 1:
         parts.append(f"prefill chunk {work['prefill_chunk']}")
-    if plan_id:
-        parts.append(f"plan {plan_id[:12]}")
-    return paint.fold(safe("asked: " + ", ".join(parts)), 7) if parts else []
+    return parts
 
 
 def plural(count: int, word: str) -> str:

@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
 def _named(path: str, document: dict[str, Any]) -> dict[str, Any]:
     """Which document stood there: path as given, kind, plan, verdict, and what it is about."""
-    from scenarios.words import mapping, placed
+    from scenarios.words import mapping, placed, request_words
 
     kind = str(document["schema"]).split("/")[1]
     inputs = mapping(document.get("inputs"))
@@ -56,4 +56,5 @@ def _named(path: str, document: dict[str, Any]) -> dict[str, Any]:
         "plan_id": document.get("id") if kind == "plan" else document.get("plan_id"),
         "verdict": verdict,
         "about": placed(inputs, placement) or None,
+        "asked": ", ".join(request_words(inputs)) or None,
     }

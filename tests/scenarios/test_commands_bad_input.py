@@ -147,7 +147,7 @@ CASES: dict[str, tuple[Make, int, str]] = {
     "no question": (words("admit"), 2, "SCENARIO"),
     "a fleet with an unknown field": (described(fleet() | {"devcies": []}), 2, "did you mean devices"),
     "a fleet without a unit": (described(fleet("80")), 2, "capacity"),
-    "a fleet for a scenario": (text_file("f.yaml", "schema: kvwaybill/fleet/1\n", "admit"), 2, "f.yaml: is a fleet; admit"),
+    "a fleet for a scenario": (text_file("f.yaml", "schema: kvwaybill/fleet/1\n", "admit"), 2, "f.yaml: is a fleet"),
     "not YAML": (text_file("f.yaml", "a: [1, 2\n", "admit", "--fleet"), 2, "f.yaml:"),
     "not JSON": (text_file("p.json", '{"schema": ', "run"), 2, "p.json:1:12 not JSON"),
     "another document": (text_file("p.json", '{"schema": "kvwaybill/run/1"}', "run"), 2, "p.json: is a run; run"),
