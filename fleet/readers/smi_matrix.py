@@ -24,6 +24,8 @@ _TAIL = re.compile(r"(?:CPU|NUMA|Memory)[ \t]+Affinity|GPU[ \t]+NUMA[ \t]+ID", r
 _COMMAND = re.compile(r"\btopo(?:logy)?[ \t]+(--?[a-z][a-z0-9_-]*)(?:[ \t=]+([a-z]{1,5})\b)?", re.ASCII)
 _QUOTE = re.compile(r"^[ \t]*[>#|]+[ ]?")
 _SHOWN = 60
+_MAX_COLUMNS = 512
+"""No node has more cards and NICs; a longer line is no header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,14 @@ def lanes_of(word: str) -> int | None:
 def shows_matrix(text: str) -> bool:
     """Whether some line of the text is the header of a matrix with a row or enough columns to be sure of it."""
     lines = lines_of(text)
-    for number, line in enumerate(lines):
-        header = _header(line) if "GPU" in line else None
-        if header is not None and (header.is_certain or _next_row(lines, number + 1, header) is not None):
-            return True
+    number = 0
+    while number < len(lines):
+        header = _header(lines[number]) if "GPU" in lines[number] else None
+        number += 1
+        if header is not None:
+            number, has_rows = _next_row(lines, number, header)
+            if has_rows or header.is_certain:
+                return True
     return False
 
 
@@ -104,13 +110,14 @@ def find_matrices(text: str, faults: Faults) -> list[Matrix]:
         number += 1
         if header is None:
             continue
-        first = _next_row(lines, number, header)
-        if first is None:
+        began = number
+        number, has_rows = _next_row(lines, number, header)
+        if not has_rows:
             if header.is_certain:
-                faults.tell(number, "", "names GPUs as columns, but no row follows: paste the whole matrix")
+                faults.tell(began, "", "names GPUs as columns, but no row follows: paste the whole matrix")
             continue
-        matrix = Matrix(line=number, columns=header.columns, tails=header.tails, command=command)
-        number = _rows(lines, first, header, matrix, faults)
+        matrix = Matrix(line=began, columns=header.columns, tails=header.tails, command=command)
+        number = _rows(lines, number, header, matrix, faults)
         _complete(matrix, number, faults)
         found.append(matrix)
         command = ""
@@ -146,7 +153,11 @@ def _header(line: str) -> _Header | None:
     line = _clean(line).expandtabs(8)
     tail = _TAIL.search(line)
     columns = (line if tail is None else line[: tail.start()]).split()
-    if not columns or not (_GPU.fullmatch(columns[0]) or "MIG" in columns[0]) or any(map(_is_word, columns)):
+    if (
+        not 0 < len(columns) <= _MAX_COLUMNS
+        or not (_GPU.fullmatch(columns[0]) or "MIG" in columns[0])
+        or any(map(_is_word, columns))
+    ):
         return None
     if not any(map(_GPU.fullmatch, columns)):
         return None
@@ -157,8 +168,8 @@ def _header(line: str) -> _Header | None:
 
 
 def _is_row(line: str, header: _Header) -> bool:
-    tokens = _clean(line).split(None, 2)
-    return len(tokens) > 1 and tokens[0] in header.columns and not _is_header_again(line, header)
+    tokens = _clean(line).split(None, _MAX_COLUMNS + 1)
+    return len(tokens) > 1 and tokens[0] in header.columns and any(map(_is_word, tokens[1:]))
 
 
 def _is_header_again(line: str, header: _Header) -> bool:
@@ -166,11 +177,11 @@ def _is_header_again(line: str, header: _Header) -> bool:
     return again is not None and again.columns == header.columns
 
 
-def _next_row(lines: list[str], number: int, header: _Header) -> int | None:
-    """The index of the first row, blank lines and repeated headers passed over; None when something else comes."""
+def _next_row(lines: list[str], number: int, header: _Header) -> tuple[int, bool]:
+    """(index of the first line that is neither blank nor the header again, whether that is a row)."""
     while number < len(lines) and (not _clean(lines[number]).strip() or _is_header_again(lines[number], header)):
         number += 1
-    return number if number < len(lines) and _is_row(lines[number], header) else None
+    return number, number < len(lines) and _is_row(lines[number], header)
 
 
 def _rows(lines: list[str], number: int, header: _Header, matrix: Matrix, faults: Faults) -> int:
