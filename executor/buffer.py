@@ -1,7 +1,8 @@
 """Buffers: named pieces of an arena, and views into them.
 
 A buffer knows its address and carries no device that anybody could trust or forge: whose memory it is follows from the
-address, which the backend looks up in its arena table at every call.
+address, which the backend looks up in its arena table at every call. A packed buffer (`executor.packing`) has the shape
+of the wire and other words in memory: `wire` and `put` translate, `array` is the memory as it is.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from executor.arena import NUMPY_DTYPES, Arena, DType
+from executor.packing import Packing
 from fleet.errors import CopyError
 
 
@@ -27,23 +30,35 @@ class Block:
 
 
 class Buffer:
-    """A contiguous row-major array in an arena. `address` is in bytes, `nbytes` is that of this buffer or view.
+    """A contiguous row-major array in an arena, or a packed one. `address` is in bytes.
 
+    `nbytes` is what this buffer or view is on the wire, `held_bytes` what its memory takes from `address` on; they
+    differ where `packing` says how it lies. Of a window of a packed cache the memory is the whole layer.
     Raises CopyError when a view reaches outside its buffer.
     """
 
-    __slots__ = ("_array", "address", "block", "dtype", "name", "nbytes", "shape")
+    __slots__ = ("_array", "address", "block", "dtype", "held_bytes", "name", "nbytes", "packing", "shape")
 
-    def __init__(self, block: Block, name: str, shape: tuple[int, ...], dtype: DType, address: int) -> None:
+    def __init__(
+        self,
+        block: Block,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        address: int,
+        packing: Packing | None = None,
+    ) -> None:
         self.block = block
         self.name = name
         self.shape = shape
         self.dtype: DType = dtype
         self.address = address
         self.nbytes = prod(shape) * NUMPY_DTYPES[dtype].itemsize
+        self.packing = packing
+        self.held_bytes = self.nbytes if packing is None else packing.packed.nbytes
         self._array: npt.NDArray[Any] | None = None
-        if address < block.address or address + self.nbytes > block.address + block.nbytes:
-            raise CopyError(f"{name}: a view of {self.nbytes:,} B reaches outside the buffer of {block.nbytes:,} B")
+        if address < block.address or address + self.held_bytes > block.address + block.nbytes:
+            raise CopyError(f"{name}: a view of {self.held_bytes:,} B reaches outside the buffer of {block.nbytes:,} B")
 
     @property
     def freed(self) -> bool:
@@ -52,30 +67,62 @@ class Buffer:
 
     @property
     def array(self) -> npt.NDArray[Any]:
-        """The memory as an ndarray, where this process can address it. CopyError when the buffer was freed."""
+        """The memory as an ndarray, where this process can address it; of a packed buffer in the shape of its blocks.
+
+        CopyError when the buffer was freed, and of a window of a packed cache, whose words lie apart.
+        """
+        if self.packing is not None and self.packing.window is not None:
+            raise CopyError(f"{self.name}: positions of a packed cache lie apart; use wire() and put()")
+        return self._memory()
+
+    def _memory(self) -> npt.NDArray[Any]:
         if self.block.freed:
             raise CopyError(f"{self.name} was freed; allocate it again before it is used")
         if self._array is None:
-            self._array = self.block.arena.view(self.address - self.block.arena.address, self.shape, self.dtype)
+            shape = self.shape if self.packing is None else self.packing.packed.shape
+            self._array = self.block.arena.view(self.address - self.block.arena.address, shape, self.dtype)
         return self._array
+
+    def wire(self) -> npt.NDArray[np.uint32]:
+        """The words of this buffer in wire order and shape: its own memory where it is plain, a copy where packed."""
+        words = self._memory().view(np.uint32)
+        return words if self.packing is None else self.packing.read(words)
+
+    def put(self, words: npt.NDArray[Any]) -> None:
+        """Fill it from words in wire order and shape, bit for bit. Nothing beside it is written, nor any padding."""
+        mine, given = self._memory().view(np.uint32), words.view(np.uint32)
+        if self.packing is None:
+            mine[...] = given
+        else:
+            self.packing.write(mine, given)
+
+    def padding(self) -> npt.NDArray[np.uint32] | None:
+        """The words that belong to the layout alone, a view; None of a plain buffer."""
+        return None if self.packing is None else self.packing.padding(self._memory().view(np.uint32))
 
     def view(self, first: int, count: int) -> Buffer:
         """Rows [first, first + count) of the leading axis, over the same memory. CopyError outside the buffer."""
         rows = self.shape[0]
         if first < 0 or count < 1 or first + count > rows:
             raise CopyError(f"{self.name}: rows {first}..{first + count - 1} asked of {rows}")
-        stride = self.nbytes // rows
-        return Buffer(self.block, self.name, (count, *self.shape[1:]), self.dtype, self.address + first * stride)
+        shape = (count, *self.shape[1:])
+        if self.packing is not None:
+            packing, offset = self.packing.rows(first, count)
+            return Buffer(self.block, self.name, shape, self.dtype, self.address + offset, packing)
+        return Buffer(self.block, self.name, shape, self.dtype, self.address + first * (self.nbytes // rows))
 
     def at(self, index: int) -> Buffer:
         """Row `index` of the leading axis, that axis dropped. CopyError outside the buffer, or with one axis only."""
         if len(self.shape) < 2:
             raise CopyError(f"{self.name}: shape {self.shape} has no axis to drop; take view({index}, 1)")
         row = self.view(index, 1)
-        return Buffer(self.block, self.name, self.shape[1:], self.dtype, row.address)
+        packing = None if row.packing is None else row.packing.row()
+        return Buffer(self.block, self.name, self.shape[1:], self.dtype, row.address, packing)
 
     def reshape(self, *shape: int) -> Buffer:
         """The first elements of this buffer, in memory order, as `shape`. CopyError when it holds fewer."""
+        if self.packing is not None:
+            raise CopyError(f"{self.name} is packed; it has no other shape than {self.shape}")
         size = prod(shape)
         if min(shape, default=0) < 1 or size > prod(self.shape):
             raise CopyError(f"{self.name}: shape {shape} does not fit into {self.shape}")

@@ -25,6 +25,7 @@ from executor.buffer import Block, Buffer
 from executor.discovery import find_backends, load_backend, probe
 from executor.events import Allocated, Copied, CopyKind, Dispatched, Event, Freed, Label, Listener
 from executor.ops import check_positions, check_shapes, op_spec, ordered_scalars
+from executor.packing import Packing
 from fleet.errors import (
     BackendError,
     BackendUnavailableError,
@@ -44,7 +45,8 @@ _NO_DEVICE: AbstractContextManager[None] = nullcontext()
 class DeviceSpec:
     """A device that takes part. `index` is its ordinal; `fence_bytes` is how much its arena may hold.
 
-    `host` is the id that the host end of its copies has in the events.
+    `host` is the id that the host end of its copies has in the events. Each buffer starts on a multiple of `alignment`
+    bytes, or of the backend's own where that is larger.
     """
 
     id: str
@@ -55,6 +57,7 @@ class DeviceSpec:
     host: str = "host"
     uuid: str | None = None
     pci: str | None = None
+    alignment: int = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +91,8 @@ class Backend(ABC):
     moves_data: ClassVar[bool] = True
     native_kinds: ClassVar[frozenset[str]] = frozenset()
     alignment: ClassVar[int] = 4
+    layouts: ClassVar[frozenset[str]] = frozenset()
+    """Layouts beside plain that this backend holds buffers in."""
 
     def __init__(
         self,
@@ -122,9 +127,20 @@ class Backend(ABC):
 
     # Memory
 
-    def alloc(self, device: str, name: str, shape: tuple[int, ...], dtype: DType) -> Buffer:
-        """A buffer of `shape` in the arena of `device`. Its content is poison until something is copied into it."""
-        return self._place(self._spec(device), name, shape, dtype)
+    def alloc(
+        self, device: str, name: str, shape: tuple[int, ...], dtype: DType, packing: Packing | None = None
+    ) -> Buffer:
+        """A buffer of `shape` in the arena of `device`. Its content is poison until something is copied into it.
+
+        `packing`: how it lies in memory, where not row by row; `shape` and the bytes of its copies stay the wire's.
+        """
+        spec = self._spec(device)
+        if packing is not None:
+            if packing.layout not in self.layouts:
+                raise BackendUnavailableError(f"backend {self.name} has no layout {packing.layout}; use plain")
+            if packing.wire_shape != shape or dtype != "fp32":
+                raise CopyError(f"{name}: a packing of fp32 {packing.wire_shape} does not hold {dtype} {shape}")
+        return self._place(spec, name, shape, dtype, packing)
 
     def alloc_and_transfer(self, device: str, name: str, host: npt.NDArray[Any], label: Label) -> Buffer:
         """A buffer on `device` of the shape and type of `host`, and its content copied up in the same call."""
@@ -152,7 +168,7 @@ class Backend(ABC):
         block, arena = buffer.block, self._arenas.get(device)
         spec = None if device in self._hosts else self._spec(device)
         self._owned(device, buffer, "free")
-        if arena is None or (buffer.address, buffer.nbytes) != (block.address, block.nbytes):
+        if arena is None or (buffer.address, buffer.held_bytes) != (block.address, block.nbytes):
             raise CopyError(f"free: {buffer.name} is a view; free the whole buffer")
         if spec is None:
             arena.free(block.address - arena.address)
@@ -170,7 +186,10 @@ class Backend(ABC):
         self._owned(device, dst, "copy_h2d")
         source = self._host_end(spec, host)
         _same_size("copy_h2d", source, _end(dst))
-        self._hook(spec, "copy_h2d", self._h2d, source.address, dst.address, dst.nbytes)
+        if dst.packing is None:
+            self._hook(spec, "copy_h2d", self._h2d, source.address, dst.address, dst.nbytes)
+        else:
+            self._hook(spec, "copy_h2d", self._pack, source.address, dst)
         self._emit(Copied("h2d", spec.host, spec.id, None, spec.topology_id, dst.nbytes, label))
 
     def copy_d2h(self, device: str, src: Buffer, host: Host, label: Label) -> None:
@@ -179,7 +198,10 @@ class Backend(ABC):
         self._owned(device, src, "copy_d2h")
         target = self._host_end(spec, host, written=True)
         _same_size("copy_d2h", _end(src), target)
-        self._hook(spec, "copy_d2h", self._d2h, src.address, target.address, src.nbytes)
+        if src.packing is None:
+            self._hook(spec, "copy_d2h", self._d2h, src.address, target.address, src.nbytes)
+        else:
+            self._hook(spec, "copy_d2h", self._unpack, src, target.address)
         self._emit(Copied("d2h", spec.id, spec.host, spec.topology_id, None, src.nbytes, label))
 
     def copy_p2p(self, src_device: str, src: Buffer, dst_device: str, dst: Buffer, label: Label) -> None:
@@ -190,7 +212,10 @@ class Backend(ABC):
         _same_size("copy_p2p", _end(src), _end(dst))
         if _overlap(src, dst):
             raise CopyError(f"copy_p2p: {src.name} and {dst.name} overlap on {src_device}")
-        self._hook(here, "copy_p2p", self._p2p, there, src.address, dst.address, src.nbytes)
+        if src.packing is None and dst.packing is None:
+            self._hook(here, "copy_p2p", self._p2p, there, src.address, dst.address, src.nbytes)
+        else:
+            self._hook(here, "copy_p2p", self._repack, there, src, dst)
         kind: CopyKind = "d2d" if here is there else "p2p"
         self._emit(Copied(kind, here.id, there.id, here.topology_id, there.topology_id, src.nbytes, label))
 
@@ -320,6 +345,8 @@ class Backend(ABC):
         return end
 
     def _fits(self, op: str, arrays: tuple[Buffer, ...], given: dict[str, int]) -> tuple[int, ...]:
+        if packed := [array.name for array in arrays if array.packing is not None]:
+            raise BackendError(f"{op}: {', '.join(packed)}: operations one by one work on plain buffers")
         spec, values = op_spec(op), ordered_scalars(op, given)
         fixed = values[1:] if "pos0" in given else values
         check_shapes(op, tuple(a.shape for a in arrays), tuple(a.dtype for a in arrays), fixed)
@@ -331,13 +358,15 @@ class Backend(ABC):
                     raise CopyError(f"{op}: the output {arrays[0].name} overlaps {other.name}")
         return values
 
-    def _place(self, spec: DeviceSpec, name: str, shape: tuple[int, ...], dtype: DType) -> Buffer:
-        nbytes = _nbytes(name, shape, dtype)
+    def _place(
+        self, spec: DeviceSpec, name: str, shape: tuple[int, ...], dtype: DType, packing: Packing | None = None
+    ) -> Buffer:
+        nbytes = _nbytes(name, shape, dtype) if packing is None else packing.packed.nbytes
         address = self._hook(spec, "alloc", self._alloc, name, nbytes)
         owner = self._find(address)
         if owner != spec.id:
             raise DeviceMismatchError(f"alloc on {spec.id}: backend {self.name} placed {name} in {owner or 'no arena'}")
-        return self._placed(self._arenas[spec.id], spec.topology_id, name, shape, dtype, address, nbytes)
+        return self._placed(self._arenas[spec.id], spec.topology_id, name, shape, dtype, address, nbytes, packing)
 
     def _placed(
         self,
@@ -348,11 +377,12 @@ class Backend(ABC):
         dtype: DType,
         address: int,
         nbytes: int,
+        packing: Packing | None = None,
     ) -> Buffer:
         block = Block(arena, address, nbytes)
         self._blocks.append(block)
         self._emit(Allocated(arena.name, topology_id, name, nbytes, address - arena.address))
-        return Buffer(block, name, shape, dtype, address)
+        return Buffer(block, name, shape, dtype, address, packing)
 
     def _hook(self, spec: DeviceSpec, what: str, hook: Callable[..., Any], *args: Any) -> Any:
         declined = f"backend {self.name} declined {what} on {spec.id}; work is not moved to another device"
@@ -382,7 +412,7 @@ class Backend(ABC):
     def _alloc(self, device: DeviceSpec, name: str, nbytes: int) -> int:
         """Place `nbytes` bytes on the device; gives their address."""
         arena = self._arenas[device.id]
-        return arena.address + arena.allocate(name, nbytes, self.alignment)
+        return arena.address + arena.allocate(name, nbytes, max(self.alignment, device.alignment))
 
     def _free(self, device: DeviceSpec, address: int) -> None:
         """Give the block at `address` back."""
@@ -412,6 +442,18 @@ class Backend(ABC):
     @abstractmethod
     def _p2p(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
         """Copy from `src` on one device to `dst` on another or the same."""
+
+    def _pack(self, device: DeviceSpec, src: int, dst: Buffer) -> None:
+        """Copy from host address `src`, in wire order, into a packed buffer. By default declined."""
+        raise NotImplementedError
+
+    def _unpack(self, device: DeviceSpec, src: Buffer, dst: int) -> None:
+        """Copy a packed buffer to host address `dst`, in wire order. By default declined."""
+        raise NotImplementedError
+
+    def _repack(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: Buffer, dst: Buffer) -> None:
+        """Copy between buffers of which one at least is packed, in wire order. By default declined."""
+        raise NotImplementedError
 
     @abstractmethod
     def _launch(
@@ -445,7 +487,7 @@ def _end(buffer: Buffer) -> _End:
 
 
 def _overlap(one: Buffer, other: Buffer) -> bool:
-    return one.address < other.address + other.nbytes and other.address < one.address + one.nbytes
+    return one.address < other.address + other.held_bytes and other.address < one.address + one.held_bytes
 
 
 def _same_size(op: str, src: _End, dst: _End) -> None:

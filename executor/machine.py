@@ -8,6 +8,8 @@ from typing import Any
 
 from executor.device import Backend, Buffer, DeviceSpec, HostSpec
 from executor.events import Event
+from executor.packed.layout import ALIGNMENT, LAYOUT, WORD_BYTES
+from executor.packing import packing_of
 from fleet.model import Model
 from planner.orders import BufferOrder, Orders
 
@@ -74,6 +76,7 @@ def build_machine(
             host=device.host,
             uuid=device.uuid,
             pci=device.pci,
+            alignment=ALIGNMENT if orders.workload.layout == LAYOUT else WORD_BYTES,
         )
         for device in orders.devices
     ]
@@ -81,7 +84,7 @@ def build_machine(
     backend = backend_class(devices, hosts, listener=listener, request=request)
     try:
         buffers = {
-            arena.arena: {b.name: _place(backend, arena.arena, arena.device, b) for b in arena.buffers}
+            arena.arena: {b.name: _place(backend, arena.arena, arena.device, b, model) for b in arena.buffers}
             for arena in orders.arenas
         }
     except BaseException:
@@ -94,8 +97,8 @@ def _arena_of(orders: Orders, device_id: str) -> str:
     return next(arena.arena for arena in orders.arenas if arena.device == device_id)
 
 
-def _place(backend: Backend, arena: str, device: str | None, order: BufferOrder) -> Buffer:
+def _place(backend: Backend, arena: str, device: str | None, order: BufferOrder, model: Model) -> Buffer:
     dtype: Any = order.dtype
     if device is None:
         return backend.host_alloc(arena, order.name, order.shape, dtype)
-    return backend.alloc(device, order.name, order.shape, dtype)
+    return backend.alloc(device, order.name, order.shape, dtype, packing_of(order, model))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from executor import device as abi
 from executor.device import Buffer, DeviceSpec
+from executor.packed.layout import LAYOUT
 
 
 class Backend(abi.Backend):
@@ -13,6 +14,7 @@ class Backend(abi.Backend):
 
     name: ClassVar[str] = "null"
     moves_data: ClassVar[bool] = False
+    layouts: ClassVar[frozenset[str]] = frozenset({LAYOUT})
 
     def physical_devices(self) -> list[dict[str, Any]]:
         return []
@@ -27,6 +29,15 @@ class Backend(abi.Backend):
         pass
 
     def _p2p(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        pass
+
+    def _pack(self, device: DeviceSpec, src: int, dst: Buffer) -> None:
+        pass
+
+    def _unpack(self, device: DeviceSpec, src: Buffer, dst: int) -> None:
+        pass
+
+    def _repack(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: Buffer, dst: Buffer) -> None:
         pass
 
     def _launch(

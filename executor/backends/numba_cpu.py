@@ -8,11 +8,16 @@ from __future__ import annotations
 import ctypes
 import platform
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from executor import device as abi
 from executor.device import Buffer, DeviceSpec
 from executor.kernels import call_kernel
+from executor.packed.layout import LAYOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class Backend(abi.Backend):
 
     name: ClassVar[str] = "numba"
     native_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    layouts: ClassVar[frozenset[str]] = frozenset({LAYOUT})
 
     def physical_devices(self) -> list[dict[str, Any]]:
         return [{"device": "cpu:0", "ordinal": 0, "uuid": None, "pci": None, "name": processor_name()}]
@@ -43,6 +49,15 @@ class Backend(abi.Backend):
     def _p2p(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
         ctypes.memmove(dst, src, nbytes)
 
+    def _pack(self, device: DeviceSpec, src: int, dst: Buffer) -> None:
+        dst.put(_words_at(src, dst.shape))
+
+    def _unpack(self, device: DeviceSpec, src: Buffer, dst: int) -> None:
+        _words_at(dst, src.shape)[...] = src.wire()
+
+    def _repack(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: Buffer, dst: Buffer) -> None:
+        dst.put(src.wire())
+
     def _launch(
         self, device: DeviceSpec, handle: object, op: str, arrays: tuple[Buffer, ...], scalars: tuple[int, ...]
     ) -> None:
@@ -50,6 +65,12 @@ class Backend(abi.Backend):
 
     def _sync(self, device: DeviceSpec) -> None:
         pass  # every call above returns when its work is done
+
+
+def _words_at(address: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
+    """Host memory as 32-bit words of this shape: whoever calls has checked that it is there."""
+    memory = (ctypes.c_uint32 * prod(shape)).from_address(address)
+    return np.ctypeslib.as_array(memory).reshape(shape)
 
 
 def processor_name() -> str:

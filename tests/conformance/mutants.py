@@ -143,6 +143,45 @@ def dispatch_on_the_first_device(backend_class: type[Backend]) -> Iterator[type[
     yield _copy(backend_class, _launch=launch)
 
 
+@_mutant("packed_copies_keep_the_wire_and_touch_no_padding")
+def packing_clears_the_padding(backend_class: type[Backend]) -> Iterator[type[Backend]]:
+    def pack(self: Backend, device: DeviceSpec, src: int, dst: Buffer) -> None:
+        padding = dst.padding()
+        assert padding is not None
+        padding[...] = 0
+        backend_class._pack(self, device, src, dst)
+
+    yield _copy(backend_class, _pack=pack)
+
+
+@_mutant("packed_copies_keep_the_wire_and_touch_no_padding", "packed_windows_are_positions_of_the_wire")
+def packed_caches_come_down_as_they_lie(backend_class: type[Backend]) -> Iterator[type[Backend]]:
+    def unpack(self: Backend, device: DeviceSpec, src: Buffer, dst: int) -> None:
+        backend_class._d2h(self, device, src.address, dst, src.nbytes)
+
+    yield _copy(backend_class, _unpack=unpack)
+
+
+@_mutant("packed_copies_count_the_bytes_of_the_wire")
+def padding_is_counted(backend_class: type[Backend]) -> Iterator[type[Backend]]:
+    def init(self: Buffer, *args: Any) -> None:
+        real(self, *args)
+        self.nbytes = self.held_bytes
+
+    real = Buffer.__init__
+    with patch.object(Buffer, "__init__", init), patch.object(abi, "_same_size", lambda op, src, dst: None):
+        yield backend_class
+
+
+@_mutant("a_device_aligns_its_buffers")
+def alignment_is_ignored(backend_class: type[Backend]) -> Iterator[type[Backend]]:
+    def alloc(self: Backend, device: DeviceSpec, name: str, nbytes: int) -> int:
+        arena = self.arenas()[device.id]
+        return arena.address + arena.allocate(name, nbytes, 4)
+
+    yield _copy(backend_class, _alloc=alloc)
+
+
 @_mutant("freed_memory_is_given_back")
 def nothing_is_freed(backend_class: type[Backend]) -> Iterator[type[Backend]]:
     yield _copy(backend_class, _free=lambda self, device, address: None)

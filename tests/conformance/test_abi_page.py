@@ -10,7 +10,7 @@ def test_the_committed_page_equals_the_signatures() -> None:
 
 
 def test_every_call_that_touches_memory_names_its_device() -> None:
-    assert other_methods() == ["arenas", "where", "poison", "close", "physical_devices"]
+    assert other_methods() == ["arenas", "where", "poison_words", "poison", "close", "physical_devices"]
     needed = {"alloc", "alloc_and_transfer", "copy_h2d", "copy_d2h", "copy_p2p", "dispatch", "free", "synchronize"}
     assert needed <= {name for name, _ in entry_points()}
 
