@@ -238,7 +238,7 @@ def resident_match(case: Case) -> Finding:
     if unknown:
         return inconclusive(f"no high-water mark for {', '.join(unknown)}")
     told = ", ".join(f"{arena} {_figure(figure)}" for arena, figure in found.items())
-    return passed(f"planned size in each of {len(wanted)}: {told}")
+    return passed(f"buffers as planned in each of {len(wanted)}: {told}")
 
 
 def _planned(lines: dict[str, int | None]) -> int | None:

@@ -72,7 +72,9 @@ def explain(plan: Document, subject: str | None) -> list[Derivation]:
 def _memory(plan: Document) -> list[Derivation]:
     out: list[Derivation] = []
     for entry in plan.get("memory") or []:
-        out += _lines(entry, _buffers(plan, entry["device"]))
+        buffers = _buffers(plan, entry["device"])
+        out += _lines(entry, buffers)
+        out += _padding(plan, entry, buffers)
         out += _totals(plan, entry)
     return out
 
@@ -91,6 +93,8 @@ def _lines(entry: Document, buffers: list[Document] | None) -> list[Derivation]:
     for line, nbytes in entry["resident"].items():
         about = frozenset((entry["device"], line))
         subject = f"{entry['device']} {line}"
+        if line == "layout_padding" and buffers is not None:
+            continue
         if line == "runtime":
             terms: tuple[str, ...] = ("what the driver takes, as the fleet declares it (0 B where it does not)",)
             out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, about=about))
@@ -105,6 +109,43 @@ def _lines(entry: Document, buffers: list[Document] | None) -> list[Derivation]:
         if mine or nbytes or not follows:
             out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, follows=follows, about=about))
     return out
+
+
+def _padding(plan: Document, entry: Document, buffers: list[Document] | None) -> list[Derivation]:
+    """What the layout of an arena takes beyond wire bytes: padded rows, and gaps to whole cache lines."""
+    stated = entry["resident"].get("layout_padding")
+    if buffers is None or stated is None:
+        return []
+    try:
+        terms, total = _padding_terms(buffers, plan["inputs"]["model"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        terms, total = ("its buffers do not have the shapes that their layout packs",), -1
+    if not terms and not stated:
+        return []
+    subject, about = f"{entry['device']} layout_padding", frozenset((entry["device"], "layout_padding"))
+    return [Derivation(subject=subject, terms=terms, bytes=stated, follows=total == stated, about=about)]
+
+
+def _padding_terms(buffers: list[Document], model: Document) -> tuple[tuple[str, ...], int]:
+    from types import SimpleNamespace
+    from typing import cast
+
+    from fleet.model import Model
+    from planner.layouts import arena_bytes, held_bytes
+    from planner.orders import ArenaOrder, BufferOrder
+
+    sizes = cast(Model, SimpleNamespace(n_kv_heads=model["n_kv_heads"], head_dim=model["head_dim"]))
+    orders = tuple(
+        BufferOrder(name=b["name"], shape=tuple(b["shape"]), dtype=b["dtype"], layout=b["layout"]) for b in buffers
+    )
+    wire = sum(_nbytes(buffer) for buffer in buffers)
+    padded = [(order, held_bytes(order, sizes) - _nbytes(b)) for order, b in zip(orders, buffers, strict=True)]
+    terms = [f"{order.name} in {order.layout}, rows padded to sixteen = {more:,} B" for order, more in padded if more]
+    total = arena_bytes(ArenaOrder(arena="", device=None, buffers=orders), sizes) - wire
+    gaps = total - sum(more for _, more in padded)
+    if gaps:
+        terms.append(f"gaps, so that each buffer starts on a cache line = {gaps:,} B")
+    return tuple(terms), total
 
 
 _LAYER = re.compile(r"(?<=[./])[0-9]+(?=[./])")

@@ -89,6 +89,8 @@ def request_words(inputs: Document) -> list[str]:
     parts += [f"{word} {work[key]}" for key, word in _ASKED if work.get(key) is not None]
     if positions not in (None, passes):
         parts.append(f"cache of {positions:,} positions")
+    if work.get("layout", "plain") != "plain":
+        parts.append(f"layout {work['layout']}")
     if work.get("prefill_chunk", 1) != 1:
         parts.append(f"prefill chunk {work['prefill_chunk']}")
     return parts

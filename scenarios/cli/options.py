@@ -69,7 +69,8 @@ AttentionOption = Annotated[
     typer.Option("--attention", metavar="A", help="device (default): all on the device; host: only the matmuls."),
 ]
 LayoutOption = Annotated[
-    str | None, typer.Option("--layout", metavar="L", help="How a device keeps its buffers: plain (default) or packed16.")
+    str | None,
+    typer.Option("--layout", metavar="L", help="How a device keeps its buffers: plain (default) or packed16."),
 ]
 ChunkOption = Annotated[
     int | None,

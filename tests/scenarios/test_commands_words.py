@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.checks import CHECK_NAMES
 from scenarios.cli.__main__ import COMMANDS
 from scenarios.documents import plan_id
 from tests.checkpoint_files import Dims, write_checkpoint
@@ -201,6 +202,11 @@ def test_control_characters_of_a_plan_do_not_reach_the_terminal(here: Path, ask:
         assert answer.code in (0, 1, 2)
         assert "\x1b" not in answer.out + answer.err
         assert "\x07" not in answer.out + answer.err
+
+
+def test_the_page_of_commands_names_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    assert [name for name in CHECK_NAMES if f"| `{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("group", [[], ["fleet"], ["model"], ["scenario"]])
