@@ -1,12 +1,12 @@
-"""Fleet -> the machine graph: memory spaces as nodes, one-way links as edges, and the ways between two of them.
+"""Fleet -> the machine graph: memories, switches and NICs as nodes, one-way links as edges, and the ways over them.
 
-The graph library stays inside: callers see `Way`, a chain of links.
+The graph library stays inside: callers see a `Way`, which is copies between memories, and each copy a chain of links.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import networkx as nx
 
-from fleet.machine import Fleet, Link
+from fleet.machine import Device, Fleet, Link
 
 PICOSECONDS = 10**12
 UNPRICED = 10**30
@@ -24,12 +24,40 @@ Reading = Literal["direct", "staged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Way:
-    """The links from src to dst, in order. No links: src is dst."""
+class Hop:
+    """One physical copy between two memories. `links` has more than one entry where switches or NICs pass it on."""
 
     src: str
     dst: str
     links: tuple[Link, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kinds of its links, each once: `nvlink`, `pcie+net`."""
+        return "+".join(dict.fromkeys(link.kind for link in self.links))
+
+    def seconds(self, nbytes: int, copies: int) -> Fraction | None:
+        """Latencies * copies + bytes / the slowest rate: what is passed on flows through; None without every rate."""
+        rates = [link.bandwidth.value for link in self.links]
+        slowest = min((rate for rate in rates if rate is not None), default=None)
+        if slowest is None or None in rates:
+            return None
+        alpha = Fraction(sum(link.latency.value or 0 for link in self.links), PICOSECONDS)
+        return alpha * copies + Fraction(nbytes, slowest)
+
+    @property
+    def lower_bound(self) -> bool:
+        """Whether a latency is missing from its time."""
+        return any(link.latency.value is None for link in self.links)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """The copies from src to dst, in order. None: src is dst. `staged` where host memory lies between two devices."""
+
+    src: str
+    dst: str
+    hops: tuple[Hop, ...]
     staged: bool
 
 
@@ -61,13 +89,18 @@ def link_time(link: Link, nbytes: int, copies: int) -> Fraction | None:
 
 
 class MachineGraph:
-    """The memory spaces of a fleet (hosts and devices) and its one-way links, as a networkx multigraph."""
+    """The memory spaces of a fleet (hosts and devices), the switches and NICs between them, and its one-way links.
+
+    `devices` are the fleet's by id. A switch or NIC passes bytes on and holds none, so a way through it is one copy.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self.graph: Any = nx.MultiDiGraph()
+        self.devices: dict[str, Device] = {device.id: device for device in fleet.devices}
         self.hosts = frozenset(host.id for host in fleet.hosts)
-        self.graph.add_nodes_from(sorted(self.hosts), space="host")
-        self.graph.add_nodes_from(sorted(device.id for device in fleet.devices), space="device")
+        self.relays = frozenset([switch.id for switch in fleet.switches] + [nic.id for nic in fleet.nics])
+        for space, names in (("host", self.hosts), ("device", self.devices), ("relay", self.relays)):
+            self.graph.add_nodes_from(sorted(names), space=space)
         for number, link in enumerate(fleet.links):
             self.graph.add_edge(link.src, link.dst, key=number, link=link)
 
@@ -79,33 +112,77 @@ class MachineGraph:
     def way(self, src: str, dst: str, nbytes: int, copies: int) -> Way | NoWay | UnknownWay:
         """How bytes get from src to dst. The best of several ways depends on the size, so it is asked per transfer."""
         if src == dst:
-            return Way(src=src, dst=dst, links=(), staged=False)
-        declared = self.links(src, dst)
+            return Way(src=src, dst=dst, hops=(), staged=False)
+        size = (nbytes, copies)
         if src in self.hosts or dst in self.hosts:
-            return self._over_hosts(src, dst, nbytes, copies)
-        direct = [link for link in declared if link.peer_access == "direct"]
-        if direct:
-            return Way(src=src, dst=dst, links=(_fastest(direct, nbytes, copies),), staged=False)
-        unknown = [link for link in declared if link.peer_access in ("unknown", None)]
-        staged = self._over_hosts(src, dst, nbytes, copies)
-        if unknown:
-            way = Way(src=src, dst=dst, links=(_fastest(unknown, nbytes, copies),), staged=False)
+            return self._over_hosts(src, dst, size)
+        direct = self._chain(src, dst, size, frozenset({"direct"}))
+        if direct is not None:
+            return Way(src=src, dst=dst, hops=(direct,), staged=False)
+        maybe = self._chain(src, dst, size, frozenset({"direct", "unknown", None}))
+        staged = self._over_hosts(src, dst, size)
+        if maybe is not None:
+            way = Way(src=src, dst=dst, hops=(maybe,), staged=False)
             return UnknownWay(src=src, dst=dst, direct=way, staged=staged)
         return staged
 
-    def _over_hosts(self, src: str, dst: str, nbytes: int, copies: int) -> Way | NoWay:
-        """The fastest way whose inner nodes are hosts: nothing is relayed through another device's memory."""
-        inner = self.hosts | {src, dst}
-        two_devices = src not in self.hosts and dst not in self.hosts
-        view = nx.subgraph_view(self.graph, filter_node=lambda node: node in inner)
-        try:
-            nodes = nx.dijkstra_path(
-                view, src, dst, weight=_weight(nbytes, copies, (src, dst) if two_devices else None)
-            )
-        except nx.NetworkXNoPath:
+    def _chain(self, src: str, dst: str, size: tuple[int, int], access: frozenset[str | None]) -> Hop | None:
+        """The fastest single copy from device to device over links of this peer access, through relays only."""
+        if self.links(src, dst) and not self.relays:
+            links = [link for link in self.links(src, dst) if link.peer_access in access]
+            return Hop(src=src, dst=dst, links=(_fastest(links, *size),)) if links else None
+        nodes = self._path(src, dst, size, self.relays, access)
+        return None if nodes is None else self._hop(nodes, size, access)
+
+    def _hop(self, nodes: list[str], size: tuple[int, int], access: frozenset[str | None] | None) -> Hop:
+        chain = []
+        for a, b in itertools.pairwise(nodes):
+            links = [link for link in self.links(a, b) if access is None or link.peer_access in access]
+            chain.append(_fastest(links, *size))
+        return Hop(src=nodes[0], dst=nodes[-1], links=tuple(chain))
+
+    def _over_hosts(self, src: str, dst: str, size: tuple[int, int]) -> Way | NoWay:
+        """The fastest way whose memories between the ends are hosts: nothing passes through another device's memory."""
+        inner = self.hosts | self.relays
+        if src in self.hosts or dst in self.hosts:
+            nodes = [src, dst] if self.links(src, dst) else self._path(src, dst, size, inner, None)
+        else:
+            nodes = self._path_by_a_host(src, dst, size, inner)
+        if nodes is None:
             return NoWay(src=src, dst=dst, reachable=tuple(sorted(set(self.graph.successors(src)))))
-        chain = tuple(_fastest(self.links(a, b), nbytes, copies) for a, b in itertools.pairwise(nodes))
-        return Way(src=src, dst=dst, links=chain, staged=two_devices)
+        staged = src not in self.hosts and dst not in self.hosts
+        return Way(src=src, dst=dst, hops=tuple(self._hops(nodes, size)), staged=staged)
+
+    def _hops(self, nodes: list[str], size: tuple[int, int]) -> Iterator[Hop]:
+        """A path cut at every memory that it passes."""
+        first = 0
+        for last in range(1, len(nodes)):
+            if nodes[last] not in self.relays:
+                yield self._hop(nodes[first : last + 1], size, None)
+                first = last
+
+    def _path(
+        self, src: str, dst: str, size: tuple[int, int], inner: frozenset[str], access: frozenset[str | None] | None
+    ) -> list[str] | None:
+        allowed = inner | {src, dst}
+        view = nx.subgraph_view(self.graph, filter_node=lambda node: node in allowed)
+        try:
+            return list(nx.dijkstra_path(view, src, dst, weight=_weight(*size, access)))
+        except nx.NetworkXNoPath:
+            return None
+
+    def _path_by_a_host(self, src: str, dst: str, size: tuple[int, int], inner: frozenset[str]) -> list[str] | None:
+        """The fastest path from device to device that passes host memory: down to some host, and up from it."""
+        weight = _weight(*size, None)
+        out = nx.subgraph_view(self.graph, filter_node=lambda node: node in inner or node == src)
+        back = nx.subgraph_view(self.graph, filter_node=lambda node: node in inner or node == dst).reverse(copy=False)
+        down, down_paths = nx.single_source_dijkstra(out, src, weight=weight)
+        up, up_paths = nx.single_source_dijkstra(back, dst, weight=lambda a, b, edges: weight(b, a, edges))
+        met = [host for host in sorted(self.hosts) if host in down and host in up]
+        if not met:
+            return None
+        best = min(met, key=lambda host: down[host] + up[host])
+        return [*down_paths[best], *reversed(up_paths[best][:-1])]
 
 
 def _fastest(links: list[Link], nbytes: int, copies: int) -> Link:
@@ -116,14 +193,18 @@ def _fastest(links: list[Link], nbytes: int, copies: int) -> Link:
     return min(links, key=cost)
 
 
-def _weight(nbytes: int, copies: int, banned: tuple[str, str] | None) -> Callable[[str, str, Any], Fraction | None]:
-    """Edge weight for networkx; `banned` is the direct device pair, which a staged way does not use."""
+def _weight(
+    nbytes: int, copies: int, access: frozenset[str | None] | None
+) -> Callable[[str, str, Any], Fraction | None]:
+    """Edge weight for networkx, over links of this peer access; None hides an edge that has none of them."""
 
     def weight(src: str, dst: str, edges: Any) -> Fraction | None:
-        if (src, dst) == banned:
+        links = [data["link"] for data in edges.values()]
+        if access is not None:
+            links = [link for link in links if link.peer_access in access]
+        if not links:
             return None
-        times = [link_time(data["link"], nbytes, copies) for data in edges.values()]
-        priced = [time for time in times if time is not None]
+        priced = [time for time in (link_time(link, nbytes, copies) for link in links) if time is not None]
         return min(priced) if priced else Fraction(UNPRICED)
 
     return weight

@@ -213,6 +213,8 @@ def _leg_document(leg: Leg) -> dict[str, Any]:
         "src": leg.src, "dst": leg.dst, "kind": leg.kind, "link": leg.link, "bytes": leg.bytes, "copies": leg.copies,
         "seconds": _seconds(leg.seconds),
     }  # fmt: skip
+    if leg.segments:
+        document["segments"] = [{"src": src, "dst": dst} for src, dst in leg.segments]
     return document | ({"lower_bound": True} if leg.lower_bound else {})
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet.machine import Device, Fleet, Link
+from fleet.machine import Device, Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.workload import Workload
-from planner.machine import MachineGraph, NoWay, UnknownWay, Way, link_time
+from planner.machine import Hop, MachineGraph, NoWay, UnknownWay, Way
 from planner.rows import Leg, Row
 
 
@@ -82,14 +82,15 @@ def route(
             way = way.direct if reading == "direct" else way.staged
         if isinstance(way, NoWay):
             no_way.append(way)
-            rows.append(_row(transfer, _end_kind(fleet, transfer.src, transfer.dst), None))
+            rows.append(_row(transfer, _end_kind(machine, transfer.src, transfer.dst), None))
             continue
         copies = transfer.copies
         if way.staged:
             chunk, short = staging_chunk(fleet, way, model, workload)
             pools |= short
             copies = staged_copies(model, workload, chunk)
-        rows.append(_row(transfer, _end_kind(fleet, transfer.src, transfer.dst), _legs(fleet, way, transfer, copies)))
+        kind = _end_kind(machine, transfer.src, transfer.dst)
+        rows.append(_row(transfer, kind, _legs(machine, way, transfer.bytes, copies)))
     return Routed(
         rows=tuple(rows), no_way=tuple(dict.fromkeys(no_way)), unknown=tuple(dict.fromkeys(unknown)),
         pool_short=tuple(sorted(pools)), chunk=chunk, staged=chunk is not None,
@@ -103,13 +104,13 @@ def _row(transfer: _Transfer, kind: str, legs: tuple[Leg, ...] | None) -> Row:
     )  # fmt: skip
 
 
-def _end_kind(fleet: Fleet, src: str, dst: str) -> str:
+def _end_kind(machine: MachineGraph, src: str, dst: str) -> str:
     """Kind of a row, end to end."""
     if src == dst:
         return "d2d"
-    if fleet.device(src) is None:
+    if src not in machine.devices:
         return "h2d"
-    return "d2h" if fleet.device(dst) is None else "p2p"
+    return "d2h" if dst not in machine.devices else "p2p"
 
 
 def _leg_kind(src: Device | None, dst: Device | None) -> str:
@@ -125,24 +126,20 @@ def _leg_kind(src: Device | None, dst: Device | None) -> str:
     return "d2h" if dst.kind == "cpu" and src.kind != "cpu" else "p2p"
 
 
-def _legs(fleet: Fleet, way: Way, transfer: _Transfer, copies: int) -> tuple[Leg, ...]:
-    if not way.links:  # inside one device: no link, and no rate of a link to price it with
-        device = fleet.device(way.src)
-        return (_leg(way.src, way.dst, _leg_kind(device, device), None, transfer.bytes, copies),)
-    return tuple(
-        _leg(
-            link.src, link.dst, _leg_kind(fleet.device(link.src), fleet.device(link.dst)), link, transfer.bytes, copies
-        )
-        for link in way.links
-    )
+def _legs(machine: MachineGraph, way: Way, nbytes: int, copies: int) -> tuple[Leg, ...]:
+    devices = machine.devices
+    if not way.hops:  # inside one device: no link, and no rate of a link to price it with
+        kind = _leg_kind(devices[way.src], devices[way.src])
+        return (Leg(src=way.src, dst=way.dst, kind=kind, link=None, bytes=nbytes, copies=copies),)
+    return tuple(_leg(hop, _leg_kind(devices.get(hop.src), devices.get(hop.dst)), nbytes, copies) for hop in way.hops)
 
 
-def _leg(src: str, dst: str, kind: str, link: Link | None, nbytes: int, copies: int) -> Leg:
-    seconds = None if link is None else link_time(link, nbytes, copies)
-    bound = link is not None and seconds is not None and link.latency.value is None
+def _leg(hop: Hop, kind: str, nbytes: int, copies: int) -> Leg:
+    seconds = hop.seconds(nbytes, copies)
+    through = tuple((link.src, link.dst) for link in hop.links) if len(hop.links) > 1 else ()
     return Leg(
-        src=src, dst=dst, kind=kind, link=None if link is None else link.kind, bytes=nbytes, copies=copies,
-        seconds=seconds, lower_bound=bound,
+        src=hop.src, dst=hop.dst, kind=kind, link=hop.kind, bytes=nbytes, copies=copies, seconds=seconds,
+        lower_bound=seconds is not None and hop.lower_bound, segments=through,
     )  # fmt: skip
 
 
@@ -156,8 +153,8 @@ def staging_chunk(fleet: Fleet, way: Way, model: Model, workload: Workload) -> t
         workload.kv_extent, workload.block_tokens or 1
     )
     short: set[tuple[str, int, int]] = set()
-    for link in way.links:
-        host = fleet.host(link.dst)
+    for hop in way.hops:
+        host = fleet.host(hop.dst)
         pool = None if host is None else host.pinned_pool.value
         if host is None or pool is None:
             continue

@@ -11,7 +11,8 @@ from fractions import Fraction
 class Leg:
     """One physical traversal. `link` is the link's kind, None inside one device. `seconds` None = unpriced.
 
-    `lower_bound` is True when the link declares a bandwidth but no latency.
+    `lower_bound` is True when the link declares a bandwidth but no latency. `segments` are the links that it passes
+    where switches or NICs lie between its ends: what it shares with other copies.
     """
 
     src: str
@@ -22,6 +23,7 @@ class Leg:
     copies: int
     seconds: Fraction | None = None
     lower_bound: bool = False
+    segments: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
