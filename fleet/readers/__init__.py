@@ -80,6 +80,7 @@ def format_names() -> tuple[str, ...]:
 
 def matching(text: str) -> tuple[str, ...]:
     """The names of all formats that a text shows."""
+    text = text.removeprefix("\ufeff")
     return tuple(reader.NAME for reader in _readers() if reader.matches(text)) if len(text) <= MAX_BYTES else ()
 
 

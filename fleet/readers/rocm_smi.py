@@ -80,6 +80,8 @@ def _parse(lines: list[str], faults: Faults) -> _Text:
         title = _TITLE.search(line)
         plain = _GPU.sub(lambda match: f"GPU{int(match[1])}", line.strip())
         if title is not None:
+            if table is not None:
+                _end(table, faults)
             table = _begin(found, _SECTIONS[title[0].lower()], number, faults)
         elif (numa := _NUMA.match(plain)) is not None:
             _numa(found, numa, number, faults)
