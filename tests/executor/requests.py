@@ -23,7 +23,7 @@ from planner.request import Request
 from tests.planner.fleets import device, host_links, pair
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "data" / "llama2c_golden"
-GOLDEN_ABSENT = "the golden runs of llama2.c (shared/data/llama2c_golden) are not beside the project"
+GOLDEN_ABSENT = "shared/data/llama2c_golden is not beside the project"
 
 SPLIT, BACK, ORACLE = ("gpu:0", "gpu:1"), ("gpu:1", "gpu:0"), ("gpu:0", "gpu:0")
 PROMPT = (1, 35, 87, 104, 101, 35, 122, 100, 124, 101, 108, 111, 111, 35)

@@ -17,7 +17,7 @@ from tests.checkpoint_files import tokenizer_bytes
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "llama2c_golden"
 GOLDEN = json.loads((SHARED / "golden.json").read_text()) if SHARED.is_dir() else []
-needs_shared = pytest.mark.skipif(not GOLDEN, reason="the shared golden data is not beside the project")
+needs_shared = pytest.mark.skipif(not GOLDEN, reason="shared/data/llama2c_golden is not beside the project")
 
 BASE = [(0.0, b"<unk>"), (0.0, b"\n<s>\n"), (0.0, b"\n</s>\n"), *((0.0, b"<0x%02X>" % byte) for byte in range(256))]
 

@@ -20,7 +20,7 @@ from tests.checkpoint_files import Dims, checkpoint_bytes, write_checkpoint
 from tests.numpy_reference import NumpyTransformer, walk
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "llama2c_golden"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared golden data is not beside the project")
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared/data/llama2c_golden is not beside the project")
 
 
 def put(path: Path, name: str, index: int, word: int) -> None:

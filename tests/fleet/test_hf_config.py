@@ -23,7 +23,7 @@ PRICED = {
     *("Meta-Llama-3.1-8B", "Mistral-7B-Instruct-v0.3", "Mistral-Nemo-Instruct-2407", "Qwen2.5-14B-cogito"),
     *("Qwen2.5-7B-Instruct", "Qwen3-0.6B", "Qwen3-32B", "Qwen3-8B", "Yi-34B", "gemma-2b", "granite-7b-llama"),
 }
-needs_shared = pytest.mark.skipif(not CONFIGS, reason="the shared model configs are not beside the project")
+needs_shared = pytest.mark.skipif(not CONFIGS, reason="shared/data/model_configs is not beside the project")
 
 SMALL = {
     "model_type": "llama",

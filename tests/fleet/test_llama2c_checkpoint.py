@@ -19,7 +19,7 @@ from fleet.errors import DescriptionError
 from tests.checkpoint_files import Dims, checkpoint_bytes, write_checkpoint
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "llama2c_golden"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared golden data is not beside the project")
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared/data/llama2c_golden is not beside the project")
 
 dims_strategy = st.builds(
     lambda head, kv, group, hidden, layers, vocab, seq, shared: Dims(
