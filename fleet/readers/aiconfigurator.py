@@ -2,7 +2,7 @@
 
 `gpu` describes one card, `node` how many there are and how fast they reach each other and the host; both rates are
 bytes per second of one direction and one GPU. All numbers are bare: bytes, bytes per second, seconds. Capacities in
-these files are sometimes the size as sold, written as GiB, sometimes what the device reports: the first is warned about.
+these files are sometimes the size as sold, written as GiB, sometimes what the device reports; a warning tells which.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _KEYS = re.compile(r"^[ \t]+(?:mem_bw|mem_capacity|num_gpus_per_node|intra_node_
 _NUMBER = re.compile(r"(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 _ARCHES = {"80": "Ampere", "86": "Ampere", "90": "Hopper", "100": "Blackwell", "103": "Blackwell"}
 _GIB = 2**30
+_TEXTS = ("nccl_version", "oneccl_version", "data_dir")
 _MAX_LATENCY = 1000 * PS_PER_SECOND
 
 
@@ -57,11 +58,10 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     line = document.at(("gpu",))[0]
     kind = "nvlink" if _value(between) > _value(slot) else "pcie"
     gpus = [Gpu(index=i, line=line, capacity=capacity, rate=slot) for i in range(count)]
-    peer = "direct" if kind == "nvlink" else "unknown"
     pairs = [
         Pair(
             a=device_id(a), b=device_id(b), kind=kind, line=document.at(("node",))[0], bandwidth=between,
-            peer="direct" if peer == "direct" else "unknown",
+            peer="direct" if kind == "nvlink" else "unknown",
         )
         for a, b in combinations(range(count), 2)
     ]  # fmt: skip
@@ -139,7 +139,7 @@ class _System:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(below) for key, below in value.items()}
+        return {key: below if key in _TEXTS else _plain(below) for key, below in value.items()}
     if isinstance(value, list):
         return [_plain(below) for below in value]
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
@@ -150,7 +150,7 @@ def _plain(value: Any) -> Any:
 def _finished(fleet: Fleet, document: Document, memory_rate: Quantity, latency: Quantity, arch: str | None) -> Fleet:
     """The fleet with what `build_fleet` does not take: rate of the memory, latency between GPUs."""
     field = document.fault(("gpu", "mem_capacity"), "").field
-    devices = tuple(_with_rate(device, memory_rate, field) for device in fleet.devices)
+    devices = tuple(replace(_with_rate(device, memory_rate, field), arch=arch) for device in fleet.devices)
     ids = {device.id for device in devices}
     links = tuple(replace(k, latency=latency) if {k.src, k.dst} <= ids else k for k in fleet.links)
     fleet = replace(fleet, devices=devices, links=links)

@@ -1,8 +1,9 @@
 """Vx machine files (`.vx`): the reader, and the way from a VxMachine to a Fleet.
 
 A device is a root space of scope device that a topology owns or that a transfer joins to such a one; what lies within
-it (L2, SMEM) stays in the VxMachine. Edges are kept as written: a way home that the file lacks is not invented. The
-medium of a link is not in the file: `host` to host memory, between devices a kind that carries the declared rate.
+it (L2, SMEM) becomes further memories of its owner, without clock and replicas. Edges are kept as written: a way home
+that the file lacks is not invented. The medium of a link is not in the file: `host` to host memory, between devices a
+kind that carries the declared rate.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class _Row:
     space: VxSpace
     kind: Literal["gpu", "cpu", "npu"]
     owned: bool
+    arch: str | None
     ids: list[str] = field(default_factory=list)
     share: int = 1
     """Of how many devices its capacity is the sum."""
@@ -129,12 +131,14 @@ def _rows(machine: VxMachine) -> list[_Row]:
         if space is None and topology.memory not in spaces and topology.memory != HOST_SPACE:
             space = VxSpace(name=topology.memory, line=topology.line)
         if space is not None and space.name != HOST_SPACE and space.scope in (None, "device"):
-            rows.setdefault(space.name, _Row(space, _kind(topology, space.name), True))
+            rows.setdefault(space.name, _Row(space, _kind(topology, space.name), True, topology.arch))
     for topology in machine.topologies:
         for src, dst in ((end, other) for e in topology.edges for end, other in ((e.src, e.dst), (e.dst, e.src))):
             peer = spaces.get(dst)
             if src in rows and peer is not None and _is_peer(peer):
-                rows.setdefault(dst, _Row(peer, rows[src].kind, False, share=_share(peer, rows[src].space)))
+                rows.setdefault(
+                    dst, _Row(peer, rows[src].kind, False, rows[src].arch, share=_share(peer, rows[src].space))
+                )
     return _numbered(list(rows.values()))
 
 
@@ -188,7 +192,7 @@ def to_fleet(machine: VxMachine, *, split_peers: bool = False) -> Fleet:
     if faults:
         raise DescriptionError(faults)
     ends = {HOST_SPACE: [HOST]} | {row.space.name: row.ids for row in rows}
-    devices = tuple(device for row in rows for device in _devices(row, machine.source))
+    devices = tuple(device for row in rows for device in _devices(machine, row))
     kept = _kept_edges(machine, ends)
     kinds = {device.id: device.kind for device in devices}
     links = [link for edge in kept for link in _links(edge, ends, kinds, machine)]
@@ -214,13 +218,14 @@ def _unfit(machine: VxMachine, rows: list[_Row]) -> list[Fault]:
         message = "describes no device: no Memory of scope device is the memory of a Topology or has a transfer to one"
         return [_fault(machine, 0, message)]
     faults = []
+    for space in machine.spaces:
+        rate = None if space.bandwidth is None else space.bandwidth.value
+        for name, value in (("capacity", space.capacity), ("bandwidth", rate)):
+            if value is not None and value > MAX_FIGURE:
+                faults.append(_fault(machine, space.line, f"{name} of Memory {space.name} is beyond 2^63-1"))
     for row in rows:
         if int(row.ids[-1].rpartition(":")[2]) > MAX_INDEX:
             faults.append(_fault(machine, row.space.line, f"more than {MAX_INDEX + 1} devices of kind {row.kind}"))
-        rate = None if row.space.bandwidth is None else row.space.bandwidth.value
-        for name, value in (("capacity", row.space.capacity), ("bandwidth", rate)):
-            if value is not None and value > MAX_FIGURE:
-                faults.append(_fault(machine, row.space.line, f"{name} of Memory {row.space.name} is beyond 2^63-1"))
     for edge in machine.edges:
         if edge.rate is not None and edge.rate.value > MAX_FIGURE:
             faults.append(_fault(machine, edge.line, f"the rate of {edge.src} -> {edge.dst} is beyond 2^63-1"))
@@ -243,16 +248,37 @@ def _per_second(rate: Rate | None, space: VxSpace | None = None) -> int | None:
     return value if value is not None and value <= MAX_FIGURE else None
 
 
-def _devices(row: _Row, source: str) -> list[Device]:
-    space = row.space
-    name = space.name if re.fullmatch(ID_PATTERN, space.name, re.ASCII) else "memory"
-    capacity = space.capacity if space.capacity is None else space.capacity // len(row.ids)
-    memory = Memory(
+def _memory(space: VxSpace, name: str, share: int, within: str | None) -> Memory:
+    granule = space.granule if space.granule and space.granule <= MAX_FIGURE else None
+    return Memory(
         name=name,
-        capacity=_quantity(capacity, space.origin),
+        role="main" if within is None else "cache" if space.managed == "cached" else "scratchpad",
+        capacity=_quantity(None if space.capacity is None else space.capacity // share, space.origin),
         bandwidth=_quantity(_per_second(space.bandwidth, space), space.origin),
-        granule=_quantity(space.granule if space.granule and space.granule <= MAX_FIGURE else None, space.origin),
+        granule=_quantity(granule, space.origin),
+        within=within,
+        scope=space.scope,
+        managed=space.managed,
     )
+
+
+def _memories(machine: VxMachine, row: _Row) -> tuple[Memory, ...]:
+    """The device's memory and, of an owner, what is declared within it, outermost first."""
+    name = row.space.name
+    names = {name: name if re.fullmatch(ID_PATTERN, name, re.ASCII) else "memory"}
+    memories = [_memory(row.space, names[name], len(row.ids), None)]
+    inner = [space for space in machine.spaces if space.within is not None] if row.owned else []
+    while ready := [space for space in inner if space.within in names]:
+        inner = [space for space in inner if space not in ready]
+        for space in ready:
+            if re.fullmatch(ID_PATTERN, space.name, re.ASCII) and space.name != names[name]:
+                names[space.name] = space.name
+                memories.append(_memory(space, space.name, 1, names[str(space.within)]))
+    return tuple(memories)
+
+
+def _devices(machine: VxMachine, row: _Row) -> list[Device]:
+    memories = _memories(machine, row)
     return [
         Device(
             id=device,
@@ -260,11 +286,12 @@ def _devices(row: _Row, source: str) -> list[Device]:
             index=index,
             topology_id=topology_id(device, row.kind, index, one_node=True),
             host=HOST,
-            memories=(memory,),
-            default_memory=name,
+            memories=memories,
+            default_memory=memories[0].name,
             runtime=_NO_RUNTIME,
-            where=f"{source}:{space.line}",
-            capacity_field=f"Memory {space.name}.capacity",
+            where=f"{machine.source}:{row.space.line}",
+            capacity_field=f"Memory {row.space.name}.capacity",
+            arch=row.arch,
         )
         for device, index in ((device, int(device.rpartition(":")[2])) for device in row.ids)
     ]
