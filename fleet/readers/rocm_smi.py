@@ -17,7 +17,7 @@ from fleet.readers.building import Faults, Gpu, Pair, build_fleet, device_id, li
 from fleet.yaml_source import printable
 
 NAME = "rocm-smi"
-MAX_NUMBER = 10**6
+MAX_LINE = 20_000
 
 _SECTIONS = {
     "weight between two gpus": "weight",
@@ -78,7 +78,8 @@ def _parse(lines: list[str], faults: Faults) -> _Text:
     table: _Table | None = None
     for number, line in enumerate(lines, 1):
         title = _TITLE.search(line)
-        plain = _GPU.sub(lambda match: f"GPU{int(match[1])}", line.strip())
+        plain = line.strip()
+        plain = _GPU.sub(lambda match: f"GPU{int(match[1])}", plain) if len(plain) <= MAX_LINE else plain
         if title is not None:
             if table is not None:
                 _end(table, faults)
@@ -88,6 +89,8 @@ def _parse(lines: list[str], faults: Faults) -> _Text:
         elif table is not None and plain.startswith("==="):
             _end(table, faults)
             table = None
+        elif table is not None and len(plain) > MAX_LINE:
+            faults.tell(number, table.kind, "is longer than a row of a table can be")
         elif table is not None and plain:
             _table_line(table, plain.split(), number, found, faults)
     if table is not None:

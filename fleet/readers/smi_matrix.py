@@ -24,6 +24,7 @@ _TAIL = re.compile(r"(?:CPU|NUMA|Memory)[ \t]+Affinity|GPU[ \t]+NUMA[ \t]+ID", r
 _COMMAND = re.compile(r"\btopo(?:logy)?[ \t]+(--?[a-z][a-z0-9_-]*)(?:[ \t=]+([a-z]{1,5})\b)?", re.ASCII)
 _QUOTE = re.compile(r"^[ \t]*[>#|]+[ ]?")
 _SHOWN = 60
+_MAX_LINE = 20_000
 _MAX_COLUMNS = 512
 """No node has more cards and NICs; a longer line is no header."""
 
@@ -150,6 +151,8 @@ def _is_word(token: str) -> bool:
 
 
 def _header(line: str) -> _Header | None:
+    if len(line) > _MAX_LINE:
+        return None
     line = _clean(line).expandtabs(8)
     tail = _TAIL.search(line)
     columns = (line if tail is None else line[: tail.start()]).split()
@@ -168,6 +171,8 @@ def _header(line: str) -> _Header | None:
 
 
 def _is_row(line: str, header: _Header) -> bool:
+    if len(line) > _MAX_LINE:
+        return False
     tokens = _clean(line).split(None, _MAX_COLUMNS + 1)
     return len(tokens) > 1 and tokens[0] in header.columns and any(map(_is_word, tokens[1:]))
 
