@@ -119,7 +119,7 @@ def build_fleet(
         source=source,
     )
     undeclared = [d.id for d in devices if d.runtime.declared is not None and d.runtime.declared.source == _NO_RUNTIME]
-    told = (*_gaps(fleet, card), *warnings_of(fleet, {}, undeclared))
+    told = (*_gaps(fleet, card), *warnings_of(fleet, {d.id: d.arch for d in devices}, undeclared))
     return replace(fleet, digest=fleet_digest(fleet), warnings=told), told
 
 
@@ -146,6 +146,7 @@ def _device(gpu: Gpu, card: Sku | None, source: str) -> Device:
         uuid=gpu.uuid,
         pci=gpu.pci,
         numa=gpu.numa,
+        arch=None if card is None else card.arch,
         where=f"{source}:{gpu.line}",
         capacity_field="--sku" if card is None else f"skus.{card.name}.memories[0].capacity",
     )
@@ -153,12 +154,12 @@ def _device(gpu: Gpu, card: Sku | None, source: str) -> Device:
 
 def _slot(gpu: Gpu, card: Sku | None, source: str) -> list[Link]:
     """PCIe to the host both ways: every card that these tools print has it."""
-    down, up = (gpu.rate, gpu.rate) if gpu.rate != UNKNOWN or card is None else (card.to_device, card.to_host)
+    rate = gpu.rate if gpu.rate != UNKNOWN or card is None else card.slot
     place = device_id(gpu.index)
     where = f"{source}:{gpu.line}"
     return [
-        Link(src=HOST, dst=place, kind="pcie", bandwidth=down, where=where),
-        Link(src=place, dst=HOST, kind="pcie", bandwidth=up, where=where),
+        Link(src=HOST, dst=place, kind="pcie", bandwidth=rate, where=where),
+        Link(src=place, dst=HOST, kind="pcie", bandwidth=rate, where=where),
     ]
 
 
@@ -175,13 +176,11 @@ def _both_ways(pair: Pair, card: Sku | None, source: str) -> list[Link]:
 
 
 def _rate(pair: Pair, card: Sku | None) -> Quantity:
-    """Lanes times the lane of the SKU; for PCIe between two cards, the slower of a slot's two directions."""
+    """Lanes times the lane of the SKU; for PCIe between two cards, the rate of a slot."""
     if card is None or not pair.rated:
         return UNKNOWN
     if pair.kind == "pcie":
-        return min(
-            (q for q in (card.to_device, card.to_host) if q != UNKNOWN), key=lambda q: q.value or 0, default=UNKNOWN
-        )
+        return card.slot
     lane = card.lanes.get(pair.kind, UNKNOWN).declared
     if lane is None:
         return UNKNOWN
@@ -200,6 +199,8 @@ def _gaps(fleet: Fleet, card: Sku | None) -> list[str]:
         told.append("the text says nothing of the memory of a card: name it with --sku, or nothing can be admitted")
     kinds = sorted({link.kind for link in fleet.links if link.bandwidth.value is None})
     if kinds:
-        why = "no card is named (--sku)" if card is None else f"the catalog has none for {card.name}"
+        why = (
+            "no card is named (--sku)" if card is None else f"neither the text nor the catalog ({card.name}) gives one"
+        )
         told.append(f"no rate is known for links of kind {', '.join(kinds)}: {why}")
     return told

@@ -255,6 +255,9 @@ class _Links:
         for card in found.cards:
             for element in card.gpu.children if card.gpu is not None else ():
                 self._one(card, element)
+        for lanes, line in (*self.ends.values(), *self.to_cpu.values(), *((n, 0) for n in self.switched.values())):
+            if lanes > MAX_LANES:
+                faults.tell(line, "count", f"{lanes} lanes of one GPU in one place; at most {MAX_LANES} are believed")
         self.direct = self._joined()
 
     def _one(self, card: _Card, element: Element) -> None:

@@ -185,6 +185,7 @@ def test_the_display_chip_of_a_board_is_no_gpu() -> None:
         ),
         (system(card(A, '<gpu dev="0"/>'), card(B, '<gpu dev="0"/>')), "dev 0 is also the GPU of line 3"),
         (system(card(A, '<gpu dev="100"/>')), "from 0 to 99"),
+        (system(card(A, f'<gpu dev="0">{nvlink(C, "600", "0x068000") * 2}</gpu>')), "1200 lanes"),
         (system(card(A, "") + card(A, "")), "stands twice, first in line 3"),
         (system(card("", "")), "has no busid"),
         (system('<pci busid="0000:01:00.0" class="0x020700"/>'), "holds no GPU"),
