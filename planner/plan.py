@@ -209,7 +209,7 @@ def _bound(rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _leg_document(leg: Leg) -> dict[str, Any]:
-    document = {
+    document: dict[str, Any] = {
         "src": leg.src, "dst": leg.dst, "kind": leg.kind, "link": leg.link, "bytes": leg.bytes, "copies": leg.copies,
         "seconds": _seconds(leg.seconds),
     }  # fmt: skip
