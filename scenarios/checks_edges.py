@@ -7,6 +7,7 @@ from typing import Any
 
 from scenarios.case import Case, Document
 from scenarios.finding import Finding, failed, inconclusive, no_decode, passed
+from scenarios.plan_figures import figures_disagree, lines_disagree
 
 WITNESSED_PHASES = ("stage", "handoff")
 """The phases whose rows a witness must have seen; others move a few bytes a pass and are counted only."""
@@ -17,6 +18,7 @@ def edges_match(case: Case) -> Finding:
     """Fails on any row that is mismatched, missing or unplanned, and on a document whose sums do not fit its rows."""
     wrong = [row for row in case.rows if row["verdict"] in BAD_ROWS]
     odd = [f"{who}: {fault}" for who, doc in (("plan", case.a), ("run", case.b)) for fault in sums_disagree(doc)]
+    odd += [f"plan: {fault}" for fault in figures_disagree(case.a)]
     if wrong or odd:
         return failed("; ".join([*(row_words(row) for row in wrong[:4]), *odd[:4]]) + _more(len(wrong), len(odd)))
     unseen = [row for row in case.rows if row["verdict"] == "unwitnessed"]
@@ -162,7 +164,7 @@ def memory_disagrees(plan: Document) -> list[str]:
         ):
             if right is not None and stated != right:
                 faults.append(f"{entry['device']} {what} states {_told(stated)} B, its lines {right:,}")
-    return faults
+    return faults + lines_disagree(plan)
 
 
 def _total(parts: list[Document], unit: str) -> int | None:

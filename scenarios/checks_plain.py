@@ -8,6 +8,7 @@ from typing import Any
 from scenarios.case import Case, Document
 from scenarios.checks_edges import BAD_ROWS
 from scenarios.checks_inputs import inputs_unchanged
+from scenarios.checks_orders import orders_unchanged
 from scenarios.finding import Finding, failed, passed, waived
 
 _PLAN = "kvwaybill/plan/"
@@ -86,7 +87,7 @@ def _handoff(document: Document) -> dict[str, Any]:
     units = ("payload_bytes", "bytes", "copies")
     if "handoff" in document:
         handoff = document["handoff"] or {}
-        figures = {unit: handoff[unit] for unit in units if unit in handoff}
+        figures = {unit: handoff[unit] for unit in (*units, "kind") if unit in handoff}
         for leg in handoff.get("legs") or ():
             for unit in ("bytes", "copies"):
                 figures[f"leg {leg['src']} -> {leg['dst']} {leg['kind']} {unit}"] = leg[unit]
@@ -162,6 +163,7 @@ def verdict_unchanged(case: Case) -> Finding:
 CHANGES: dict[str, Callable[[Case], Finding]] = {
     "verdict_unchanged": verdict_unchanged,
     "inputs_unchanged": inputs_unchanged,
+    "orders_unchanged": orders_unchanged,
     "edges_match": edges_match,
     "handoff_bytes_match": handoff_bytes_match,
     "resident_match": resident_match,

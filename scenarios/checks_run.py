@@ -12,6 +12,7 @@ from typing import Any
 from scenarios.case import BOS, Case, Document
 from scenarios.checks_inputs import digests
 from scenarios.finding import Finding, failed, passed
+from scenarios.plan_figures import kv_payload
 
 _MOVES_NOTHING = "null"
 _PROCESSOR_BACKEND = "numba"
@@ -225,19 +226,14 @@ def _edges(run: Document) -> Iterator[str]:
 
 
 def _payloads(case: Case) -> Iterator[str]:
-    """Payload is what the tokens need: of K and V as planned, of every other row all of it."""
-    planned = {_ends(row): row for row in case.a["waybill"]}
+    """Payload is what the tokens need: of K and V the prompt's positions, of every other row all of it."""
+    planned = {_ends(row): row["bytes"] for row in case.a["waybill"]}
     for row in case.b["waybill"]:
-        payload = row.get("payload_bytes")
-        if payload is None:
-            continue
-        if row["phase"] != "handoff":
-            wanted = row["bytes"]
-        else:
-            plan = planned.get(_ends(row), {})
+        payload, wanted = row.get("payload_bytes"), row["bytes"]
+        if row["phase"] == "handoff":
             # A handoff that moved other bytes is told as such; what it should have carried says nothing here.
-            wanted = plan.get("payload_bytes") if row["bytes"] == plan.get("bytes") else None
-        if wanted is not None and payload != wanted:
+            wanted = kv_payload(case.a) if row["bytes"] == planned.get(_ends(row)) else None
+        if None not in (payload, wanted) and payload != wanted:
             phase, tensor, src, dst, _ = _ends(row)
             yield f"{phase} {tensor} {src} -> {dst} states a payload of {payload:,} B; it is {wanted:,} B"
 

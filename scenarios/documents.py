@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from fleet.errors import DescriptionError
 from scenarios.orders_json import check_orders, orders_from_document
+from scenarios.plan_agrees import check_plan
 from scenarios.schemas import SHAPES, VERSION
 from scenarios.shapes import Sink, shown
 
@@ -90,6 +91,7 @@ def read_document(path: str, kinds: Collection[str]) -> Document:
             sink.add(f"{at}orders", "missing; an admitted plan has orders")
     sink.raise_if_any()
     for at, plan in _plans_in(document, kind):
+        check_plan(plan, at.rstrip("."), sink)
         if plan["id"] != plan_id(plan):
             sink.add(f"{at}id", "does not fit the content: the plan was edited by hand; admit again (kvwaybill admit)")
     sink.raise_if_any()

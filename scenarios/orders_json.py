@@ -10,7 +10,8 @@ from typing import Any
 
 from fleet.model import DTYPE_BYTES
 from planner.orders import ArenaOrder, BufferOrder, Fence, OrderedDevice, OrderedWorkload, Orders, Step
-from scenarios.schemas import MAX_TOKENS, arena_id, device_id, token_ids
+from scenarios.orders_agree import check_agreement
+from scenarios.schemas import MAX_TOKEN_ID, MAX_TOKENS, arena_id, device_id, physical_id
 from scenarios.shapes import MAX_FIGURE, Sink, choice, integer, listing, record, text
 
 MAX_DEVICES = 10_000
@@ -26,7 +27,7 @@ _device = record(
         "index": integer(0, 2**31 - 1, null=True),
         "host": device_id,
     },
-    {"uuid": text(128, null=True), "pci": text(128, null=True)},
+    {"uuid": physical_id, "pci": physical_id},
 )
 _buffer = record(
     {
@@ -82,7 +83,11 @@ _orders = record(
         "steps": listing(_step, least=1, most=MAX_STEPS),
         "workload": _workload,
     },
-    {"expect": lambda value, path, sink: None if value is None else token_ids(value, path, sink)},
+    {
+        "prefill_chunk": integer(1),
+        # An empty reference would be equal to any walk.
+        "expect": listing(integer(0, MAX_TOKEN_ID), least=1, most=MAX_TOKENS, null=True),
+    },
 )
 
 
@@ -97,6 +102,8 @@ def check_orders(document: Any, path: str, sink: Sink) -> None:
         known = {arena["arena"] for arena in document["arenas"]} | {device["id"] for device in document["devices"]}
         for index, step in enumerate(document["steps"]):
             _check_step(document, step, known, f"{path}.steps[{index}]", sink)
+    if len(sink.faults) == before:
+        check_agreement(document, path, sink)
 
 
 def _check_names(document: dict[str, Any], path: str, sink: Sink) -> None:

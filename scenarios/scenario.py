@@ -143,7 +143,10 @@ class _Reader:
     def file(self, path: Path, value: Any) -> str | None:
         """A path, taken from the scenario's folder. None (a fault) for what is neither file nor folder."""
         text = self.text(path, value)
+        if text is None:
+            return None
         if not text:
+            self.fault(path, "is an empty path; name a file, or leave the field out for the default")
             return None
         if self.folder is None:
             self.fault(path, "a shipped scenario names no files")
@@ -175,6 +178,9 @@ class _Reader:
     def token_ids(self, path: Path, value: Any) -> tuple[int, ...] | None:
         if not isinstance(value, list):
             self.fault(path, "wanted a list of token ids, e.g. [1, 403, 407]")
+            return None
+        if not value:
+            self.fault(path, "is empty, and an empty reference is equal to any walk; leave it out or name ids")
             return None
         found = [self.whole((*path, index), entry, 0, MAX_TOKEN_ID) for index, entry in enumerate(value)]
         return None if None in found else tuple(token for token in found if token is not None)
@@ -277,6 +283,7 @@ def scenario_schema() -> dict[str, Any]:
     workload["steps"] = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
     words = ("name", "fleet", "model", "tokenizer", "layout")
     properties: dict[str, Any] = {name: {"type": "string"} for name in words}
+    properties |= {name: {"type": "string", "minLength": 1} for name in ("fleet", "model", "tokenizer")}
     properties |= {
         "schema": {"const": SCHEMA},
         "workload": free | {"properties": workload},
@@ -287,7 +294,7 @@ def scenario_schema() -> dict[str, Any]:
         "weights_dtype": dtype,
         "prefill_chunk": count,
         "utilization": {"type": ["string", "number"]},
-        "expect": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}},
+        "expect": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}},
     }
     ordered = {name: properties[name] for name in _TOP}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA}

@@ -87,7 +87,7 @@ def test_files_that_a_plan_does_not_find_are_told_at_once_with_their_flags(
 ) -> None:
     document = json.loads((here / "plan.json").read_text())
     document["inputs"]["model"]["path"] = "away/model.bin"
-    document["inputs"]["tokenizer"]["path"] = "away/tok.bin"
+    document["inputs"]["tokenizer"] = {"path": "away/tok.bin", "digest": "0" * 64}
     write_json(here / "moved.json", document | {"id": plan_id(document)})
     answer = ask("run", "moved.json")
     assert answer.code == 2
