@@ -7,6 +7,7 @@ poison in it tells a byte that arrived from one that was always there. What runs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fleet.errors import BackendError, FenceError
+from fleet.errors import BackendError, FenceError, InconclusiveError
 
 DType = Literal["fp32", "int32"]
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "int32": np.dtype(np.int32)}
@@ -44,6 +45,37 @@ def poison_word(name: str, request: int) -> int:
     return _POISON_BASE | ((zlib.crc32(name.encode()) + 0x9E37 * request) & _POISON_MASK)
 
 
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def machine_bytes() -> int | None:
+    """Memory that this process may ever have: the physical memory, or less where a control group limits it. None where
+    the system tells neither.
+    """
+    limits = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not every system names its pages
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for path in _CGROUP_LIMITS:
+        try:
+            with open(path, encoding="ascii") as file:
+                limits.append(int(file.read()))
+        except (OSError, ValueError):
+            continue  # no such group, or `max`: no limit
+    return min((limit for limit in limits if limit > 0), default=None)
+
+
+def require_memory(nbytes: int) -> None:
+    """InconclusiveError when arenas of `nbytes` in all are more than this machine has: every page is filled with
+    poison before use, so what cannot be held would end the process, and not with words.
+    """
+    there = machine_bytes()
+    if there is not None and nbytes > there:
+        raise InconclusiveError(
+            f"the orders fence {nbytes:,} B of memory and this machine has {there:,} B;"
+            " run it on a larger one, or ask for fewer positions or another model"
+        )
+
+
 class _Mapping:
     """Anonymous private pages between two guard pages. They go when the last array over them goes."""
 
@@ -54,7 +86,10 @@ class _Mapping:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         base = _libc.mmap(None, total, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
         if base is None or base == _MAP_FAILED:
-            raise BackendError(f"this machine cannot map {nbytes:,} B of memory: {os.strerror(ctypes.get_errno())}")
+            reason = os.strerror(ctypes.get_errno())
+            raise InconclusiveError(
+                f"this machine cannot map {nbytes:,} B of memory: {reason}; use a larger one, or a smaller request"
+            )
         self.address = base + page
         weakref.finalize(self, _libc.munmap, base, total).atexit = False  # arrays may outlive the exit handlers
         self.protect(base, page, _PROT_NONE)
@@ -75,8 +110,8 @@ class Arena:
     """The memory of one device or host role: `fence_bytes` of it, filled with the word `poison`.
 
     Blocks lie in the order in which they are asked for; a gap left by `free` is used again by the first that fits it.
-    `high_water` is the largest end of a block so far, in bytes from the start. Raises BackendError when the machine
-    cannot give the memory.
+    `high_water` is the largest end of a block so far, in bytes from the start. Raises InconclusiveError when the
+    machine cannot give the memory.
     """
 
     def __init__(self, name: str, fence_bytes: int, poison: int) -> None:

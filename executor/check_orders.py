@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from executor.room import check_room
 from fleet.errors import DescriptionError, Fault
 from fleet.model import Model
 from planner.orders import Orders, Step
@@ -22,7 +23,7 @@ def check_orders(orders: Orders, model: Model) -> None:
     if not found:
         found = [*_devices(orders), *_buffers(orders, model)]
     if not found:  # steps are measured by the buffers
-        found = [*_steps(orders, model)]
+        found = [*_steps(orders, model), *check_room(orders, model)]
     if found:
         raise DescriptionError([Fault(source="orders", field=field, message=message) for field, message in found])
 

@@ -97,7 +97,7 @@ def check_placement(fleet: Fleet, placement: Placement) -> None:
         name = getattr(placement, phase)
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "."
             listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
             wrong.append(f"{phase}: {name!r} is not a device of fleet {fleet.name}{hint} It has {listed or 'none'}")
     if wrong:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from executor import device as abi
-from executor.device import Buffer, DeviceSpec
+from executor.arena import require_memory
+from executor.device import Buffer, DeviceSpec, HostSpec
+from executor.events import Listener
 from executor.kernels import call_kernel
 from executor.packed.layout import LAYOUT
 
@@ -33,6 +36,22 @@ class Backend(abi.Backend):
     name: ClassVar[str] = "numba"
     native_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
     layouts: ClassVar[frozenset[str]] = frozenset({LAYOUT})
+
+    def __init__(
+        self,
+        devices: Sequence[DeviceSpec],
+        hosts: Sequence[HostSpec] = (),
+        *,
+        listener: Listener | None = None,
+        request: int = 0,
+    ) -> None:
+        require_memory(sum(spec.fence_bytes for spec in (*devices, *hosts)))
+        super().__init__(devices, hosts, listener=listener, request=request)
+
+    @property
+    def tier(self) -> Literal["emulated", "on-device"]:
+        """`on-device` for the one processor as one device. Two devices of it share what two would have apart."""
+        return super().tier if len(self.devices) == 1 else "emulated"
 
     def physical_devices(self) -> list[dict[str, Any]]:
         return [{"device": "cpu:0", "ordinal": 0, "uuid": None, "pci": None, "name": processor_name()}]

@@ -14,7 +14,7 @@ from executor.arena import poison_word
 from executor.device import Backend, DeviceSpec, HostSpec, find_backends, load_backend, probe
 from executor.events import Copied, Event
 from executor.kernels import run_op
-from fleet.errors import BackendError, BackendUnavailableError, PlacementError
+from fleet.errors import BackendError, BackendUnavailableError, InconclusiveError, PlacementError
 from tests.conformance.bench import LABEL, bench, numbers
 
 TOY = """
@@ -40,6 +40,13 @@ def numba() -> type[Backend]:
 def test_tier_is_on_device_only_when_every_device_is_really_there(numba: type[Backend]) -> None:
     gpu, cpu = _spec("gpu:0", 500), _spec("cpu:0", 0, "cpu")
     assert [numba(devices).tier for devices in ([gpu], [cpu], [gpu, cpu])] == ["emulated", "on-device", "emulated"]
+    assert numba([cpu, _spec("cpu:1", 3001, "cpu")]).tier == "emulated"  # one processor is no two devices
+
+
+def test_fences_beyond_this_machine_are_refused_before_anything_is_mapped(numba: type[Backend]) -> None:
+    huge = DeviceSpec(id="gpu:0", topology_id=500, kind="gpu", index=0, fence_bytes=1 << 50)
+    with pytest.raises(InconclusiveError, match=r"this machine has [0-9,]+ B"):
+        numba([huge])
 
 
 def test_the_one_physical_device_of_numba_is_the_processor(numba: type[Backend]) -> None:

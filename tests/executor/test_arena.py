@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.arena import Arena, poison_word
+from executor import arena as arenas
+from executor.arena import Arena, machine_bytes, poison_word, require_memory
 from executor.buffer import Block, Buffer
-from fleet.errors import BackendError, CopyError, FenceError
+from fleet.errors import BackendError, CopyError, FenceError, InconclusiveError
 
 
 def _end_of_child(work: Callable[[], object]) -> int:
@@ -176,13 +177,31 @@ def test_memory_goes_when_the_arena_is_closed_and_no_array_is_left() -> None:
     assert start not in Path("/proc/self/maps").read_text()
 
 
+def test_more_memory_than_the_machine_has_is_told_before_it_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = machine_bytes()
+    assert there is not None
+    require_memory(there)
+    with pytest.raises(InconclusiveError, match=f"fence {there + 1:,} B of memory and this machine has {there:,} B"):
+        require_memory(there + 1)
+    monkeypatch.setattr(arenas, "machine_bytes", lambda: None)
+    require_memory(1 << 60)  # a system that does not tell its size is asked by mapping
+
+
+def test_a_control_group_that_allows_less_is_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("4096\n")
+    monkeypatch.setattr(arenas, "_CGROUP_LIMITS", (str(tmp_path / "none"), str(tmp_path / "memory.max")))
+    assert machine_bytes() == 4096
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_a_closed_arena_and_an_impossible_one_are_refused() -> None:
     arena = Arena("gpu:0", 64, 0)
     arena.close()
     for call in (lambda: arena.allocate("b", 4), lambda: arena.view(0, (1,), "fp32"), arena.protect, arena.snapshot):
         with pytest.raises(BackendError, match="gpu:0 is closed"):
             call()
-    with pytest.raises(BackendError, match="cannot map"):
+    with pytest.raises(InconclusiveError, match="cannot map"):
         Arena("gpu:0", 1 << 60, 0)
     with pytest.raises(BackendError, match="-1 B"):
         Arena("gpu:0", -1, 0)

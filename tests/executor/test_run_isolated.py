@@ -5,8 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from tests.executor.requests import ORACLE, SPLIT, embedded, orders_for, run_onc
 from tests.executor.test_run_sabotage import AllOnFirst, HostTheatre, OneElsewhere, RawTheatre
 
 STEPS = 40
+ROOT = Path(__file__).parents[2]
 
 
 def orders(attention: str = "device", **request: Any) -> Any:
@@ -127,6 +131,35 @@ def test_a_child_that_never_ends_is_killed_and_reaped() -> None:
         run_isolated(orders(), embedded(), hands=Ending(signal.pause), timeout_s=1.0)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+_WAITING = """
+import os, signal
+from executor.hands import Hands
+from executor.isolate import run_isolated
+from tests.executor.requests import embedded, orders_for
+
+class Waiting(Hands):
+    def forward(self, *arguments, **named):
+        os.write(1, b"child")
+        while True:
+            signal.pause()
+
+run_isolated(orders_for(embedded().model, steps=20), embedded(), hands=Waiting())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends a child with its parent")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_child_ends_when_its_parent_is_killed(number: signal.Signals) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", _WAITING], stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.read(5) == b"child"
+        parent.send_signal(number)
+        # The child holds the pipe too: its end is read only when nobody is left.
+        assert parent.stdout.read() == b""
+        assert parent.wait() == -number
 
 
 def test_wrong_orders_are_refused_before_a_child_is_made() -> None:

@@ -136,6 +136,16 @@ def test_refuses_a_placement_without_arena_or_fence() -> None:
     refused(replace(ORDERS, devices=elsewhere), "several hosts")
 
 
+def test_refuses_buffers_that_are_read_together_and_have_other_extents() -> None:
+    names = ("kv/decode/v", "act/att", "work/rope_sin")
+    for name, words in zip(names, ("several shapes", "its caches 20", "wanted one"), strict=True):
+        buffer = next(b for b in ORDERS.arenas[1].buffers if b.name == name)
+        shape = tuple(extent + (extent == 20) for extent in buffer.shape)
+        longer = replace(buffer, shape=shape)
+        fences = tuple(replace(fence, bytes=fence.bytes + 2**20) for fence in ORDERS.fences)
+        refused(replace(with_buffer(ORDERS, "gpu:1", name, longer), fences=fences), words)
+
+
 def test_refuses_options_that_it_does_not_know() -> None:
     with pytest.raises(DescriptionError, match="'prefill' is not known; use handoff"):
         Executor(ORDERS, embedded(), without={"prefill"})
@@ -182,15 +192,19 @@ def test_a_fence_one_granule_lower_refuses_the_last_buffer(
         assume(fence.bytes > granule)
         lower = Fence(arena=fence.arena, bytes=fence.bytes - (granule if device else 4))
         fences = (*orders.fences[:number], lower, *orders.fences[number + 1 :])
-        with pytest.raises(FenceError, match=f"arena {fence.arena}: "):
+        with pytest.raises(DescriptionError, match=f"arena {fence.arena}: "):
             Executor(replace(orders, fences=fences), weights)
 
 
-def test_a_fence_that_refuses_leaves_nothing_allocated(closed: list[str]) -> None:
+def test_a_fence_that_refuses_leaves_nothing_allocated(closed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     last = ORDERS.fences[-1]
     used = admitted(embedded().model, steps=20).prediction
     assert used is not None
     lower = Fence(arena=last.arena, bytes=used.footprints[-1].resident_bytes - 1)
+    with pytest.raises(DescriptionError, match="1 B short"):
+        Executor(replace(ORDERS, fences=(*ORDERS.fences[:-1], lower)), embedded())
+    assert closed == []  # it was seen before anything was allocated
+    monkeypatch.setattr("executor.check_orders.check_room", lambda orders, model: iter(()))
     with pytest.raises(FenceError):
         Executor(replace(ORDERS, fences=(*ORDERS.fences[:-1], lower)), embedded())
     assert sorted(closed) == ["gpu:0", "gpu:1"]
