@@ -1,13 +1,14 @@
 """Whether orders can be carried out with these weights: every reason why not, at once, before anything is allocated.
 
 What the executor cannot do is refused in words although it may have been priced: batch above 1, types other than fp32,
-layouts other than plain, prompts of which only the count is known.
+layouts that it does not have, prompts of which only the count is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from executor.packed.layout import LAYOUT, packs_weight
 from executor.room import check_room
 from fleet.errors import DescriptionError, Fault
 from fleet.model import Model
@@ -35,8 +36,10 @@ def _workload(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
     for field, dtype in (("weights_dtype", work.weights_dtype), ("kv_dtype", work.kv_dtype)):
         if dtype != "fp32":
             yield f"workload.{field}", f"the executor computes fp32, not {dtype}; admit with fp32"
-    if work.layout != "plain":
+    if work.layout not in ("plain", LAYOUT):
         yield "workload.layout", f"layout {work.layout!r} is not known to this executor; admit with --layout plain"
+    if work.layout == LAYOUT and work.attention == "host":
+        yield "workload.layout", f"layout {LAYOUT} needs attention on the device; admit with --layout plain"
     if work.attention == "host" and work.prefill_chunk != 1:
         yield "workload.prefill_chunk", f"{work.prefill_chunk}: attention on the host runs token by token; use 1"
     if min(work.passes, work.prefill_chunk) < 1 or not work.passes <= work.positions <= model.seq_len:
@@ -98,15 +101,17 @@ def needed_buffers(orders: Orders, model: Model) -> dict[str, dict[str, tuple[tu
             needed[f"host:{phase}"] = dict(caches)
             held |= {"act/in": ((-1,), "fp32"), "act/out": ((-1,), "fp32")}
         else:
-            held |= _activations(model)
+            held |= _activations(model, work.layout)
     if any(step.mode == "staged" for step in orders.steps):
         needed["host:bounce"] = {"bounce": ((-1, model.kv_dim), "fp32")}
     return needed
 
 
-def _activations(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
+def _activations(model: Model, layout: str) -> dict[str, tuple[tuple[int, ...], str]]:
     table = (-1, model.head_dim // 2)
-    return {
+    # A paged cache cannot be computed in place, so its rows come first.
+    paged = {f"act/{name}": ((-1, model.kv_dim), "fp32") for name in ("k", "v")} if layout == LAYOUT else {}
+    return paged | {
         "act/tokens": ((-1,), "int32"),
         **{f"act/{name}": ((-1, model.dim), "fp32") for name in ("x", "xb", "xb2", "q")},
         **{f"act/{name}": ((-1, model.hidden_dim), "fp32") for name in ("hb", "hb2")},
@@ -126,18 +131,25 @@ def _buffers(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
             buffer = listed.get(arena, {}).get(name)
             if buffer is None:
                 yield f"arenas[{arena}]", f"lists no buffer {name}, which this run needs; admit again"
-            elif buffer.layout != "plain" or buffer.dtype != dtype:
-                yield f"arenas[{arena}].{name}", f"is {buffer.dtype} {buffer.layout}; the run needs {dtype} plain"
+            elif (buffer.dtype, buffer.layout) != (dtype, layout := _layout(orders, model, name)):
+                yield f"arenas[{arena}].{name}", f"is {buffer.dtype} {buffer.layout}; the run needs {dtype} {layout}"
             elif not _fits(buffer.shape, shape, least.get(name, 0)):
                 told = [str(extent) if extent >= 0 else f">= {least.get(name, 0)}" for extent in shape]
                 yield f"arenas[{arena}].{name}", f"has shape {list(buffer.shape)}; the model needs [{', '.join(told)}]"
+
+
+def _layout(orders: Orders, model: Model, name: str) -> str:
+    """The layout that a buffer must have: caches and weights with rows follow the orders, all else is plain."""
+    prefix, _, tensor = name.partition("/")
+    packs = prefix == "kv" or (prefix == "weights" and packs_weight(model, tensor))
+    return orders.workload.layout if packs else "plain"
 
 
 def _least(orders: Orders, model: Model, arena: str) -> dict[str, int]:
     """The least extent of each buffer's open axis."""
     work = orders.workload
     rows = min(work.prefill_chunk, work.passes, work.prompt_tokens) if arena == orders.prefill else 1
-    least: dict[str, int] = dict.fromkeys(("tokens", "x", "xb", "xb2", "q", "hb", "hb2"), rows)
+    least: dict[str, int] = dict.fromkeys(("tokens", "x", "xb", "xb2", "q", "k", "v", "hb", "hb2"), rows)
     least |= {"att": work.passes, "in": max(model.dim, model.hidden_dim)}
     least["out"] = max(model.dim, model.hidden_dim, model.kv_dim, model.vocab_size)
     named = {f"act/{name}": extent for name, extent in least.items()}
@@ -186,8 +198,8 @@ def _handoff(orders: Orders, step: Step, shapes: dict[tuple[str, str], tuple[int
         yield from _extent(step, step.layers, step.positions, [shapes[arena or "", name] for arena, name in ends])
         if step.mode == "staged" and not 0 < (step.chunk or 0) <= shapes["host:bounce", "bounce"][0]:
             yield f"is staged {step.chunk} positions at a time, which the bounce buffer does not hold"
-    if step.layout != "plain":
-        yield f"layout {step.layout!r} is not known to this executor"
+    if step.layout != orders.workload.layout:
+        yield f"layout {step.layout!r} is not that of the workload, {orders.workload.layout!r}"
 
 
 def _extent(

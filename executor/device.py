@@ -93,6 +93,8 @@ class Backend(ABC):
     alignment: ClassVar[int] = 4
     layouts: ClassVar[frozenset[str]] = frozenset()
     """Layouts beside plain that this backend holds buffers in."""
+    runs_fused: ClassVar[bool] = False
+    """Whether compiled calls (`executor.fused_path`) can work on its memory: the processor's own."""
 
     def __init__(
         self,

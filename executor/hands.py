@@ -13,22 +13,31 @@ that the ledger gets) are what it lies with. Which method for what:
     instance     a phase that runs on another device
     dispatch     one matmul elsewhere, or no dispatch at all
     hear         an account that says something else than what was done
+
+and, where a phase is one compiled call (`--path fused`), in place of cache, program, instance and dispatch:
+
+    address      a buffer of a phase that lies elsewhere
+    places       whose memory the account takes an address for
+    phase        anything that a whole phase does
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from executor.device import Buffer
 from executor.events import Event, Label
 from executor.instance import BaseInstance, DeviceInstance, HostInstance, Phase
 from executor.machine import Machine
+from executor.stretch import Span, Stretch, Walked
 from executor.transformer import Cache, transformer
 from planner.orders import Step
 
 if TYPE_CHECKING:
+    from executor.fused_path import FusedPath
     from executor.weights import Weights
 
 
@@ -57,6 +66,7 @@ class Hands:
     machine: Machine
     weights: Weights
     listener: Callable[[Event], None]
+    fused: FusedPath | None = None
 
     def attach(self, machine: Machine, weights: Weights, listener: Callable[[Event], None]) -> None:
         """Take charge of a machine. `listener` is the ledger and the witnesses."""
@@ -133,6 +143,21 @@ class Hands:
     ) -> int | None:
         """One forward call of len(ids) tokens; gives the sampled id where logits are wanted."""
         return instance.forward(self.program(instance.phase), cache, ids, position, wants_logits)
+
+    def address(self, phase: Phase, name: str) -> int:
+        """The address of a buffer that a phase works on, by its name in the orders."""
+        return self.machine.buffer(self.machine.device_of(phase), name).address
+
+    def places(self, phase: Phase) -> list[Span]:
+        """Whose memory lies where: the arenas of the devices. By it the account of a compiled call is made."""
+        arenas = self.machine.backend.arenas()
+        named = [(name, arenas[name]) for name in self.machine.backend.devices]
+        return [Span(arena.address, arena.address + arena.fence, name) for name, arena in named]
+
+    def phase(self, stretch: Stretch) -> Walked:
+        """A stretch of passes as one compiled call."""
+        assert self.fused is not None
+        return self.fused.run(stretch, partial(self.address, stretch.phase), self.places(stretch.phase))
 
 
 def pieces(order: int, step: Step) -> Iterator[Piece]:

@@ -30,7 +30,7 @@ from executor.device import Backend
 from executor.facts import RunFacts, StrayReport
 from executor.hands import Hands
 from executor.machine import Machine
-from executor.run import OBSERVERS, Executor
+from executor.run import OBSERVERS, Executor, Path
 from executor.weights import Weights
 from fleet.errors import BackendError, InconclusiveError, KvWaybillError
 from planner.orders import Orders
@@ -39,6 +39,7 @@ __all__ = ["Isolated", "PageGuard", "run_isolated"]
 
 _PHASES = ("", "stage", "prefill", "handoff", "decode")
 _PAGE = struct.Struct("<qqqq")  # phase, order, step, bit mask of the closed arenas
+_STEP_OFFSET = 16
 _STRAY_SIGNALS = (signal.SIGSEGV, signal.SIGBUS)
 _PR_SET_PDEATHSIG = 1
 """prctl(2)."""
@@ -74,6 +75,10 @@ class PageGuard:
         self._now[2] = number
         self._note()
 
+    def step_address(self) -> int:
+        """Where a compiled call writes the number of each pass: the third figure of the shared page."""
+        return ctypes.addressof(ctypes.c_int64.from_buffer(self._page, _STEP_OFFSET))
+
     def look(self, machine: Machine) -> None:
         """Open everything: the witnesses look, or a request is prepared."""
         self._set(machine, set())
@@ -102,6 +107,7 @@ def run_isolated(
     observers: Collection[str] = OBSERVERS,
     without: Collection[str] = (),
     memory: Literal["poisoned", "zeroed"] = "poisoned",
+    path: Path | None = None,
     timeout_s: float = 300.0,
 ) -> Isolated:
     """One request as `Executor.run` makes it, in a child of its own.
@@ -114,6 +120,7 @@ def run_isolated(
         raise InconclusiveError("isolation needs a system that can fork; run without it")
     page = mmap.mmap(-1, mmap.PAGESIZE)
     options: dict[str, Any] = {"hands": hands, "observers": observers, "without": without, "memory": memory}
+    options["path"] = path
     ours, theirs = os.pipe()
     parent = os.getpid()
     with warnings.catch_warnings():

@@ -98,31 +98,66 @@ class Ledger:
         elif isinstance(event, Copied):
             self._copied(event)
 
+    def room(self) -> tuple[npt.NDArray[np.int64], int]:
+        """(all rows, those written): for a compiled call, which writes on from there, see `absorb`."""
+        return self._rows, self._count
+
+    def absorb(self, count: int, phase: str, ends: Sequence[tuple[str, str]], ops: Sequence[tuple[str, str]]) -> None:
+        """Take in the rows that a compiled call of `phase` wrote, up to row `count`, and give them their codes.
+
+        Such a row's op is place * len(ops) + slot, its src and dst are 2 * place for the device of `ends[place]` and
+        2 * place + 1 for its host. `ops`: (kind, tensor) by slot.
+        """
+        rows = self._rows[self._count : count]
+        given = rows[:, _OP].copy()
+        codes, first = np.unique(given, return_index=True)
+        for code in codes[np.argsort(first)].tolist():
+            place, slot = divmod(code, len(ops))
+            (kind, tensor), (device, host) = ops[slot], ends[place]
+            if kind == "matmul":
+                _, op, src = self._codes_of_dispatch(phase, device, tensor)
+                dst = src
+            else:
+                src_end, dst_end = (host, device) if kind == "h2d" else (device, host)
+                _, op, src, dst = self._codes_of_copy(phase, kind, tensor, src_end, dst_end, "", "")
+            mine = given == code
+            rows[mine, _OP], rows[mine, _SRC], rows[mine, _DST] = op, src, dst
+        self._count = count
+
     def _dispatched(self, event: Dispatched) -> None:
         label = event.label
-        key = (label.phase, event.device, label.tensor)
+        phase, op_code, device = self._codes_of_dispatch(label.phase, event.device, label.tensor)
+        self._write(phase, label.order, op_code, device, device, label.layer, label.pos0, label.n_pos, 0, label.n_pos)
+
+    def _codes_of_dispatch(self, phase: str, device: str, tensor: str) -> tuple[int, int, int]:
+        key = (phase, device, tensor)
         codes = self._dispatch_codes.get(key)
         if codes is None:
-            op = _Op(label.phase, "matmul", label.tensor, event.device, event.device, event.device, event.device)
-            codes = self._dispatch_codes[key] = (PHASES.index(label.phase), self._new_op(op), self._end(event.device))
-        phase, op_code, device = codes
-        self._write(phase, label.order, op_code, device, device, label.layer, label.pos0, label.n_pos, 0, label.n_pos)
+            op = _Op(phase, "matmul", tensor, device, device, device, device)
+            codes = self._dispatch_codes[key] = (PHASES.index(phase), self._new_op(op), self._end(device))
+        return codes
 
     def _copied(self, event: Copied) -> None:
         label = event.label
-        key = (label.phase, event.kind, label.tensor, event.src, event.dst, label.row_src, label.row_dst)
-        codes = self._copy_codes.get(key)
-        if codes is None:
-            src, dst = event.src, event.dst
-            kind = leg_kind(self._kinds, src, dst) if event.kind == "p2p" else event.kind
-            op = _Op(label.phase, kind, label.tensor, src, dst, label.row_src or src, label.row_dst or dst)
-            codes = (PHASES.index(label.phase), self._new_op(op), self._end(src), self._end(dst))
-            self._copy_codes[key] = codes
-        phase, op_code, src_code, dst_code = codes
+        phase, op_code, src_code, dst_code = self._codes_of_copy(
+            label.phase, event.kind, label.tensor, event.src, event.dst, label.row_src, label.row_dst
+        )
         passes = label.n_pos if label.step >= 0 else 0
         self._write(
             phase, label.order, op_code, src_code, dst_code, label.layer, label.pos0, label.n_pos, event.nbytes, passes
         )
+
+    def _codes_of_copy(
+        self, phase: str, kind: str, tensor: str, src: str, dst: str, row_src: str, row_dst: str
+    ) -> tuple[int, int, int, int]:
+        key = (phase, kind, tensor, src, dst, row_src, row_dst)
+        codes = self._copy_codes.get(key)
+        if codes is None:
+            leg = leg_kind(self._kinds, src, dst) if kind == "p2p" else kind
+            op = _Op(phase, leg, tensor, src, dst, row_src or src, row_dst or dst)
+            codes = (PHASES.index(phase), self._new_op(op), self._end(src), self._end(dst))
+            self._copy_codes[key] = codes
+        return codes
 
     def _write(self, *values: int) -> None:
         count = self._count

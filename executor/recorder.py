@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from executor.instance import BaseInstance, Entry
+from executor.stretch import Walked
 
 
 @dataclass(slots=True)
@@ -33,9 +34,26 @@ class Recorder:
         self._last_pass_at = now
         if instance.wants_logits:
             self.top1_bits.append(instance.top1_bits)
-        known = self._known.setdefault((phase, instance.wants_logits), instance.entries)
-        if known is not instance.entries and known != instance.entries:
-            self._odd.setdefault(phase, instance.entries)
+        self._learn(phase, instance.wants_logits, instance.entries)
+
+    def walk(self, phase: str, walked: Walked, began: float) -> None:
+        """Book a stretch of passes that was one compiled call, from its start to now."""
+        now = time.perf_counter()
+        self.passes[phase] += walked.passes
+        self.seconds[phase] += now - began
+        if self._first_pass_at is None:
+            self._first_pass_at = now
+        self._last_pass_at = now
+        self.top1_bits += walked.top1_bits
+        for wants_logits, entries in walked.programs.items():
+            self._learn(phase, wants_logits, entries)
+        if walked.odd is not None:
+            self._odd.setdefault(phase, walked.odd)
+
+    def _learn(self, phase: str, wants_logits: bool, entries: list[Entry]) -> None:
+        known = self._known.setdefault((phase, wants_logits), entries)
+        if known is not entries and known != entries:
+            self._odd.setdefault(phase, entries)
 
     def program(self, phase: str) -> list[Entry]:
         """The operations of one forward call: the one with logits where there was one.

@@ -19,7 +19,9 @@ from executor.instance import Phase
 from executor.ledger import Ledger, Place
 from executor.machine import Machine, build_machine
 from executor.observers.residency import high_water_marks
+from executor.packed.layout import LAYOUT
 from executor.recorder import Recorder
+from executor.stretch import Stretch
 from executor.weights import Weights
 from executor.witnessing import Lookout
 from fleet.errors import DescriptionError
@@ -29,6 +31,7 @@ __all__ = ["Executor", "Guard"]
 
 BOS = 1
 OBSERVERS = ("arrival", "residency")
+Path = Literal["fused", "dispatch"]
 Loss = Literal["decode cache", "prefill cache", "decode weights"]
 """Memory that is poisoned anew when decode begins, to see whether decode rests on it."""
 LOSSES: tuple[Loss, ...] = ("decode cache", "prefill cache", "decode weights")
@@ -42,6 +45,7 @@ class Guard(Protocol):
 
     def enter(self, machine: Machine, phase: str, order: int, parties: frozenset[str]) -> None: ...
     def step(self, number: int) -> None: ...
+    def step_address(self) -> int: ...
     def look(self, machine: Machine) -> None: ...
 
 
@@ -51,9 +55,10 @@ class Executor:
     Each `run` poisons every arena anew (or, `memory="zeroed"`, clears it) and stages the weights again, so nothing of
     the last request is left. `hands` is where a fault is put in on purpose; `observers` are the witnesses that look;
     `without` may hold `handoff`: the device-to-device copies are then left out. `lose` names memory that is poisoned
-    when decode begins; that is done here and not by the hands, so no hands can know of it. Raises DescriptionError when
-    orders and weights do not fit, BackendError when the device does not do what it should; nothing stays allocated
-    then.
+    when decode begins; that is done here and not by the hands, so no hands can know of it. `path`: each phase as one
+    compiled call (`fused`) or operation by operation (`dispatch`); see `chosen_path` for what None means. Raises
+    DescriptionError when orders and weights do not fit, BackendError when the device does not do what it should;
+    nothing stays allocated then.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Executor:
         memory: Literal["poisoned", "zeroed"] = "poisoned",
         lose: Loss | None = None,
         guard: Guard | None = None,
+        path: Path | None = None,
     ) -> None:
         _known("observers", observers, OBSERVERS)
         _known("without", without, _SKIPPABLE)
@@ -79,6 +85,7 @@ class Executor:
         self._request = 0
         self._lookout: Lookout | None = None
         backend_class = load_backend(backend) if isinstance(backend, str) else backend
+        self.path = chosen_path(orders, backend_class, path)
         self.machine = build_machine(orders, weights.model, backend_class, self._ignore, self._request)
         self.hands.attach(self.machine, weights, self._hear)
         self.machine.backend.listener = self.hands.hear
@@ -170,6 +177,11 @@ class Executor:
         self._lookout = Lookout(self.machine) if "arrival" in self._observers else None
         if self._lookout is not None:
             self._lookout.before(zeroed=self._memory == "zeroed")
+        if self.path == "fused":
+            from executor.fused_path import FusedPath
+
+            step_at = 0 if self._guard is None else self._guard.step_address()
+            self.hands.fused = FusedPath(self.machine, self.ledger, step_at)
         self.hands.prepare()
 
     def _next_request(self) -> int:
@@ -227,6 +239,9 @@ class Executor:
         passes = min(len(prompt), work.passes)
         passes = next((i for i in range(1, passes) if prompt[i] == BOS), passes)
         self._recorder.tokens = prompt[: passes + 1]
+        if self.path == "fused":
+            self._prefill_fused(order, prompt, passes)
+            return
         instance, cache = self.hands.instance("prefill", order), self.hands.cache("prefill")
         for first in range(0, passes, work.prefill_chunk):
             ids = prompt[first : min(first + work.prefill_chunk, passes)]
@@ -237,9 +252,25 @@ class Executor:
             if last and sampled is not None:
                 self._chosen(sampled)
 
+    def _prefill_fused(self, order: int, prompt: list[int], passes: int) -> None:
+        """The first call goes alone: llama2.c's own rate counts from its end."""
+        chunk = self.orders.workload.prefill_chunk
+        alone = min(chunk, passes)
+        for first, last in ((0, alone), (alone, passes)):
+            if first < last:
+                ids, wants_logits = tuple(prompt[first:last]), last == len(prompt)
+                self._walk(Stretch(
+                    phase="prefill", order=order, first=first, passes=last - first, ids=ids, chunk=chunk,
+                    wants_logits=wants_logits,
+                ))  # fmt: skip
+
     def _decode(self, order: int) -> None:
         recorder, work = self._recorder, self.orders.workload
         if recorder.tokens[-1] == BOS and len(recorder.tokens) > 1:
+            return
+        if self.path == "fused":
+            passes, ids = work.passes - work.prompt_tokens, tuple(recorder.tokens[-1:])
+            self._walk(Stretch(phase="decode", order=order, first=work.prompt_tokens, passes=passes, ids=ids))
             return
         instance, cache = self.hands.instance("decode", order), self.hands.cache("decode")
         for position in range(work.prompt_tokens, work.passes):
@@ -250,6 +281,13 @@ class Executor:
             self._chosen(sampled)
             if sampled == BOS:
                 return
+
+    def _walk(self, stretch: Stretch) -> None:
+        began = self._pass_begins(stretch.first)
+        walked = self.hands.phase(stretch)
+        self._recorder.walk(stretch.phase, walked, began)
+        for token in walked.chosen:
+            self._chosen(token)
 
     def _pass_begins(self, number: int) -> float:
         if self._guard is not None:
@@ -303,10 +341,31 @@ class Executor:
                 "isolated": self._guard is not None,
                 "threads": 1,
             },
+            path=self.path,
         )
 
 
 _PHASES: tuple[Phase, ...] = ("prefill", "decode")
+
+
+def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> Path:
+    """The path that a request takes. Fused only where it exists: attention on the device, a backend that runs it.
+
+    DescriptionError where the layout leaves no path: packed buffers are worked on by compiled calls only.
+    """
+    exists = orders.workload.attention == "device" and backend.runs_fused
+    path: Path = (asked or _default(orders)) if exists else "dispatch"
+    if path == "dispatch" and orders.workload.layout == LAYOUT:
+        raise DescriptionError.at(
+            "run",
+            "path",
+            f"layout {LAYOUT} runs on the path fused only; leave --path out, or admit with --layout plain",
+        )
+    return path
+
+
+def _default(orders: Orders) -> Path:
+    return "fused" if orders.workload.layout == LAYOUT else "dispatch"
 
 
 def _known(what: str, given: Collection[str], known: tuple[str, ...]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-import numpy.typing as npt
-
+from executor.buffer import Buffer
 from executor.machine import Machine
 from executor.observers.arrival import ArrivalWitness
 from planner.orders import Step
@@ -25,9 +24,10 @@ class Lookout:
         """Mark destinations in the arena of their source; watch the bounce buffer. Zeroed memory stays zero."""
         for step in self._steps:
             if step.mode == "local" and not zeroed:
-                array = self._target(step)
-                word = self.witness.mark(array, self._machine.backend.arenas()[step.dst].poison)
-                self._words[step.dst, _cache_name(step)] = word
+                target = self._target(step)
+                mark = self.witness.mark_of(self._machine.backend.arenas()[step.dst].poison)
+                target.put(np.full(target.shape, mark, np.uint32))
+                self._words[step.dst, _cache_name(step)] = mark
             elif step.mode == "staged":
                 bounce = self._machine.buffer("host:bounce", "bounce").array
                 self.witness.watch_bounce(bounce, self._machine.backend.arenas()["host:bounce"].poison)
@@ -38,9 +38,12 @@ class Lookout:
         for device in dict.fromkeys(step.dst for step in orders.steps if step.op == "stage"):
             host = orders.device(device).host
             buffers = self._machine.buffers[device]
-            weights = [buffer.array for name, buffer in buffers.items() if name.startswith("weights/")]
+            weights = [buffer for name, buffer in buffers.items() if name.startswith("weights/")]
             word = self._machine.backend.arenas()[device].poison
-            self.witness.count(("stage", "weights", host, device, host, device), weights, word)
+            self.witness.count(
+                ("stage", "weights", host, device, host, device), (weight.wire() for weight in weights), word
+            )
+            self._watch_padding("stage", host, device, weights, word)
 
     def after_handoff(self) -> None:
         """Count what arrived at each hop's destination, and digest both ends. Decode has not written yet."""
@@ -50,20 +53,37 @@ class Lookout:
             src, dst = self._machine.host_of(step.src), self._machine.host_of(step.dst)
             leg_src = self._machine.orders.device(step.dst).host if step.mode == "staged" else src
             word = self._words.get((step.dst, _cache_name(step)), self._machine.backend.arenas()[step.dst].poison)
-            self.witness.count(("handoff", step.tensor, src, dst, leg_src, dst), [self._target(step)], word)
+            self.witness.count(("handoff", step.tensor, src, dst, leg_src, dst), [self._target(step).wire()], word)
+            poison = self._machine.backend.arenas()[step.dst].poison
+            self._watch_padding("handoff", src, dst, [self._target(step)], poison)
         if self._steps:
             self._digest()
-            for tensor, array in self._decode_cache():
+            mark = self.witness.mark_of(self._word_of_decode())
+            for tensor, cache in self._decode_cache():
                 # What a copy brought beyond the prompt is garbage to be overwritten: marked, the overwriting shows.
-                self._marks[tensor] = self.witness.mark(array[:, self._prompt :], self._word_of_decode())
+                self._marks[tensor] = mark
+                words = cache.wire()
+                words[:, self._prompt :] = mark
+                cache.put(words)
 
     def after_decode(self, passes: int) -> None:
         """Count what decode wrote into its own cache: positions P to P + passes - 1."""
         if not self._marks:
             return
         self.witness.written = 0
-        for tensor, array in self._decode_cache():
-            self.witness.count_written(array[:, self._prompt : self._prompt + passes], self._marks[tensor])
+        device = self._machine.orders.decode
+        for tensor, cache in self._decode_cache():
+            words = cache.wire()[:, self._prompt : self._prompt + passes]
+            self.witness.count_written(words, self._marks[tensor])
+            self._watch_padding("decode", device, device, [cache], self._word_of_decode())
+
+    def _watch_padding(self, phase: str, src: str, dst: str, buffers: list[Buffer], word: int) -> None:
+        """Words of a layout's padding that hold something else than before: no copy may bring them, no work write them.
+
+        They are witnessed as a row of their own, which no plan has.
+        """
+        padding = [lanes for lanes in (buffer.padding() for buffer in buffers) if lanes is not None]
+        self.witness.count_padding((phase, "layout_padding", src, dst, src, dst), padding, word)
 
     @property
     def _prompt(self) -> int:
@@ -72,18 +92,18 @@ class Lookout:
     def _word_of_decode(self) -> int:
         return self._machine.backend.arenas()[self._machine.cache_arena("decode")].poison
 
-    def _decode_cache(self) -> list[tuple[str, npt.NDArray[Any]]]:
+    def _decode_cache(self) -> list[tuple[str, Buffer]]:
         arena = self._machine.cache_arena("decode")
-        return [(tensor, self._machine.cache(arena, "decode", tensor).array) for tensor in ("k", "v")]
+        return [(tensor, self._machine.cache(arena, "decode", tensor)) for tensor in ("k", "v")]
 
-    def _target(self, step: Step) -> npt.NDArray[Any]:
-        return self._machine.buffer(step.dst, _cache_name(step)).array
+    def _target(self, step: Step) -> Buffer:
+        return self._machine.buffer(step.dst, _cache_name(step))
 
     def _digest(self) -> None:
         machine = self._machine
         prompt = machine.orders.workload.prompt_tokens
         for tensor in ("k", "v"):
-            src, dst = (machine.cache(machine.cache_arena(p), p, tensor).array for p in ("prefill", "decode"))
+            src, dst = (machine.cache(machine.cache_arena(p), p, tensor).wire() for p in ("prefill", "decode"))
             for layer in range(machine.model.n_layers):
                 self.witness.digest(tensor, layer, src[layer, :prompt], dst[layer, :prompt])
 

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from executor import device as abi
-from executor.arena import require_memory
+from executor.arena import Arena, require_memory
 from executor.device import Buffer, DeviceSpec, HostSpec
 from executor.events import Listener
 from executor.kernels import call_kernel
 from executor.packed.layout import LAYOUT
+from executor.packed.pages import advise_large_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Backend(abi.Backend):
     name: ClassVar[str] = "numba"
     native_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
     layouts: ClassVar[frozenset[str]] = frozenset({LAYOUT})
+    runs_fused: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -58,6 +60,11 @@ class Backend(abi.Backend):
 
     def _make_handle(self, device: DeviceSpec) -> object:
         return Handle(device.id)
+
+    def _map(self, device: DeviceSpec, poison: int) -> Arena:
+        arena = super()._map(device, poison)
+        advise_large_pages(arena.address, arena.fence)
+        return arena
 
     def _h2d(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
         ctypes.memmove(dst, src, nbytes)

@@ -47,16 +47,20 @@ class ArrivalWitness:
     _bounce: npt.NDArray[Any] | None = None
     _bounce_word: int = 0
 
-    def mark(self, array: npt.NDArray[Any], word: int) -> int:
-        """Fill a destination that shares its arena with the source; gives the word that it holds now."""
-        mark = _MARK | (word & _MARK_BITS)
-        array.view(np.uint32).fill(mark)
-        return mark
+    def mark_of(self, word: int) -> int:
+        """The word to fill a destination with that shares its arena, whose words all are `word`, with the source."""
+        return _MARK | (word & _MARK_BITS)
 
     def count(self, key: LegKey, arrays: Iterable[npt.NDArray[Any]], word: int) -> None:
         """Add the bytes of `arrays` that no longer hold `word`."""
         changed = sum(int(np.count_nonzero(array.view(np.uint32) != np.uint32(word))) for array in arrays)
         self.observed[key] += changed * _WORD_BYTES
+
+    def count_padding(self, key: LegKey, arrays: Iterable[npt.NDArray[Any]], word: int) -> None:
+        """As `count`, for memory that nothing may be written to: a row comes of it only where something was."""
+        changed = sum(int(np.count_nonzero(array.view(np.uint32) != np.uint32(word))) for array in arrays)
+        if changed:
+            self.observed[key] += changed * _WORD_BYTES
 
     def count_written(self, array: npt.NDArray[Any], word: int) -> None:
         """Add the bytes of `array` that no longer hold `word` to what decode wrote."""

@@ -19,7 +19,7 @@ from executor.packed.fused import Book, run_phase
 from executor.packed.lanes import STRICT
 from executor.packed.layout import ALIGNMENT, LAYOUT, kv_index, pack, packed_kv, read_kv, write_kv
 from executor.packed.pages import advise_large_pages
-from executor.packed.plan import Call, Memory, check_outcome, entries, make_plan, memory_of, new_state, trace_room
+from executor.packed.plan import Call, Memory, check_outcome, entries, make_plan, memory_of, new_state, new_trace
 from executor.packed.steps import rope_table
 from fleet.model import Model
 
@@ -89,6 +89,11 @@ class Desk:
             for layer, values in zip(self.arrays[f"kv/{phase}/{tensor}"], wire, strict=True):
                 write_kv(layer, index, values)
 
+    def _entries(self, book: Book) -> list[Any]:
+        """Of a call that differs from its like, else of one with logits, else of one without."""
+        tables = (slots.ODD, slots.KNOWN + 1, slots.KNOWN)
+        return next(e for table in tables if (e := entries(book.trace, book.state, table, self.model)) is not None)
+
     def call(
         self, call: Call, ids: Sequence[int], *, mode: Any = STRICT, book: Book | None = None, threads: int = 1
     ) -> Outcome:
@@ -99,16 +104,16 @@ class Desk:
         plan = make_plan(self.model, call, self.address)
         own = own_book([self], self.model, call.passes) if book is None else book
         chosen, top1 = np.full(call.passes, -1, np.int32), np.zeros(call.passes, np.uint32)
-        own.state[slots.PASSES_MADE : slots.TRACED + 1] = 0
+        own.state[slots.PASSES_MADE], own.state[slots.TRACED :] = 0, -1
         team = None if threads == 1 else threads
-        check_outcome(run_phase(plan, own, np.array(ids, np.int32), chosen, top1, mode, team), plan, own.state)
+        check_outcome(run_phase(plan, own, np.array(ids, np.int32), chosen, top1, mode, team, None), plan, own.state)
         passes = int(own.state[slots.PASSES_MADE])
         computed = [i for i in range(passes) if chosen[i] >= 0]
         return Outcome(
             chosen=[int(chosen[i]) for i in computed],
             top1_bits=[int(top1[i]) for i in computed],
             passes=passes,
-            entries=entries(own.trace, int(own.state[slots.TRACED]), self.model),
+            entries=self._entries(own),
         )
 
 
@@ -119,8 +124,7 @@ def own_book(desks: Sequence[Desk], model: Model, passes: int) -> Book:
     )
     codes = np.arange(len(desks) * slots.OP_CODES, dtype=np.int64).reshape(len(desks), slots.OP_CODES)
     rows = np.zeros((passes * (7 * model.n_layers + 3), 11), np.int64)
-    trace = np.zeros((trace_room(model), slots.TRACE_COLUMNS), np.int64)
-    return Book(rows=rows, places=places, codes=codes, trace=trace, state=new_state())
+    return Book(rows=rows, places=places, codes=codes, trace=new_trace(model), state=new_state())
 
 
 def _nbytes(memory: Memory) -> int:

@@ -12,6 +12,8 @@ os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 
 import numba
 
+from executor.jit import compiled as strict
+
 _numba: Any = numba
 prange: Any = _numba.prange
 carray: Any = _numba.carray
@@ -20,9 +22,13 @@ carray: Any = _numba.carray
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_CALLED = [Path(__file__).parents[1] / name for name in ("kernels.py", "jit.py")]
+
+
 def source_stamp() -> tuple[float, int]:
-    """Newest change and total size of the files of this package."""
-    files = [path.stat() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    """Newest change and total size of the files of this package, and of the kernels that it calls."""
+    here = Path(__file__).parent
+    files = [path.stat() for path in sorted([*here.glob("*.py"), *_CALLED])]
     return max(file.st_mtime for file in files), sum(file.st_size for file in files)
 
 
@@ -35,20 +41,23 @@ def compiled(function: F) -> F:
     numba drops a cached function when its own file changes, and keeps it when a file that it calls into does: machine
     code of another version would then run. So every function here carries the stamp of the whole package.
     """
-    return cast(F, _stamped(numba.njit(cache=True, error_model="numpy", nogil=True)(function)))
+    return _kept(function)
 
 
 def reordered(function: F) -> F:
     """As `compiled`, but sums may be taken in any order and multiplies fused with adds: for the fast mode only."""
-    fastmath = {"reassoc", "contract", "nsz"}
-    return cast(F, _stamped(numba.njit(cache=True, error_model="numpy", nogil=True, fastmath=fastmath)(function)))
+    return _kept(function, fastmath={"reassoc", "contract", "nsz"})
 
 
 def parallel(function: F) -> F:
     """As `compiled`, with `prange` loops over numba's threads. Loads its threading layer, so only where asked for."""
-    return cast(F, _stamped(numba.njit(cache=True, error_model="numpy", nogil=True, parallel=True)(function)))
+    return _kept(function, parallel=True)
 
 
-def _stamped(dispatcher: Any) -> Any:
-    dispatcher._cache._cache_file._source_stamp = _STAMP
-    return dispatcher
+def _kept(function: F, **options: Any) -> F:
+    """Kept on disk where some folder can be written, compiled anew at each start where none can."""
+    dispatcher: Any = strict(function, **options)
+    kept = getattr(dispatcher._cache, "_cache_file", None)
+    if kept is not None:
+        kept._source_stamp = _STAMP
+    return cast(F, dispatcher)

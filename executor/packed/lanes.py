@@ -102,6 +102,12 @@ def u32_pointer(typing: Any, address: Any) -> Any:
     return _pointer(types.uint32)
 
 
+@intrinsic
+def i64_pointer(typing: Any, address: Any) -> Any:
+    """A pointer to int64 from an address, for `numba.carray`."""
+    return _pointer(types.int64)
+
+
 def _pointer(element: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))

@@ -18,6 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fleet.model import Model
+
 LAYOUT = "packed16"
 LANES = 16
 WORD_BYTES = 4
@@ -72,6 +74,11 @@ class Packed:
 def packed_weight(shape: Sequence[int]) -> Packed | None:
     """A weight tensor ([rows, n] or [layers, rows, n]) in this layout; None for a vector a layer, which stays plain."""
     return None if len(shape) < 2 else Packed(tuple(shape[:-2]), shape[-2], shape[-1])
+
+
+def packs_weight(model: Model, name: str) -> bool:
+    """Whether a named tensor is packed: a norm has no rows to sum over, so it stays plain."""
+    return any(spec.name == name and spec.role != "norm" and len(spec.shape) >= 2 for spec in model.tensors)
 
 
 def packed_kv(tensor: KvTensor, n_layers: int, positions: int, n_kv_heads: int, head_dim: int) -> Packed:

@@ -13,15 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.packed import slots
-from executor.packed.layout import KV_TENSORS, LAYOUT, packed_kv, packed_weight
+from executor.packed.layout import KV_TENSORS, LAYOUT, WORD_BYTES, packed_kv, packed_weight
 from fleet.errors import BackendError, DeviceMismatchError, LedgerOverflowError
-from fleet.model import Model
+from fleet.model import Model, TensorSpec
 
 I64 = npt.NDArray[np.int64]
 Entry = tuple[str, int, str, tuple[int, ...]]
 
 _PHASES = {"prefill": 1, "decode": 3}
 _CACHED_BYTES = 16 << 20  # weights up to this size stay in a processor's cache from token to token
+_PAGED_ONLY = ("act/k", "act/v")
 _ENTRIES_OF_A_LAYER, _OTHER_ENTRIES = 14, 4
 
 
@@ -40,8 +41,9 @@ class Memory:
 class Call:
     """One phase: `passes` forward passes from position `first` on, `chunk` of them a call (decode: 1).
 
-    `order` is the index into the orders' steps, `positions` the extent of the cache. `counted` False writes no ledger:
-    only a benchmark of the ledger's cost may ask for that.
+    `order` is the index into the orders' steps, `positions` the extent of the cache. `continues`: decode goes on from
+    the id that it chose last. `layout`: how weights and caches lie. `step_at`: address of an int64 that is told the
+    number of each pass, or 0. `counted` False writes no ledger: only a benchmark of the ledger's cost may ask for that.
     """
 
     phase: Literal["prefill", "decode"]
@@ -51,6 +53,9 @@ class Call:
     positions: int
     chunk: int = 1
     wants_logits: bool = True
+    continues: bool = False
+    layout: str = LAYOUT
+    step_at: int = 0
     counted: bool = True
 
 
@@ -102,17 +107,26 @@ def make_plan(model: Model, call: Call, address_of: Callable[[str], int]) -> I64
     )  # fmt: skip
     for tensor, stride in zip(KV_TENSORS, (slots.K_STRIDE, slots.V_STRIDE), strict=True):
         cache = packed_kv(tensor, model.n_layers, call.positions, model.n_kv_heads, model.head_dim)
-        plan[stride] = cache.nbytes // model.n_layers
+        packed = call.layout == LAYOUT
+        plan[stride] = cache.nbytes // model.n_layers if packed else call.positions * model.kv_dim * WORD_BYTES
+    plan[slots.CONTINUES], plan[slots.STEP_AT] = call.continues, call.step_at
     plan[slots.WIDEST] = 4 if _weight_bytes(model) <= _CACHED_BYTES else 1
     for slot, name in enumerate(_memory_names(call.phase)):
-        plan[slots.ADDRESS_OF_MEMORY + slot] = address_of(name)
+        if call.layout == LAYOUT or name not in _PAGED_ONLY:
+            plan[slots.ADDRESS_OF_MEMORY + slot] = address_of(name)
     shapes = {spec.name: spec for spec in model.tensors}
     for slot, name in enumerate(weight_names(model)):
         plan[slots.ADDRESS_OF_WEIGHT + slot] = address_of(f"weights/{name}")
-        spec = shapes[name]
-        packed = packed_weight(spec.shape) if spec.role != "norm" else None
-        plan[slots.STRIDE_OF_WEIGHT + slot] = packed.matrix_bytes if packed else spec.shape[-1] * 4
+        plan[slots.STRIDE_OF_WEIGHT + slot] = _stride(shapes[name], call.layout)
     return plan
+
+
+def _stride(spec: TensorSpec, layout: str) -> int:
+    """Bytes from one layer of a weight to the next."""
+    packed = packed_weight(spec.shape) if spec.role != "norm" else None
+    if packed is None:
+        return spec.shape[-1] * WORD_BYTES
+    return packed.matrix_bytes if layout == LAYOUT else packed.rows * packed.n * WORD_BYTES
 
 
 def weight_names(model: Model) -> tuple[str, ...]:
@@ -141,6 +155,7 @@ def trace_room(model: Model) -> int:
 def new_state(ledger_rows: int = 0) -> I64:
     """The state of a call; `ledger_rows` of the ledger are written already."""
     state = np.zeros(slots.STATE_LENGTH, np.int64)
+    state[slots.TRACED :] = -1
     state[slots.LEDGER_ROWS] = ledger_rows
     return state
 
@@ -160,10 +175,18 @@ def check_outcome(outcome: int, plan: I64, state: I64) -> None:
         raise BackendError(f"the call at position {position} ended with outcome {outcome}")
 
 
-def entries(trace: I64, count: int, model: Model) -> list[Entry]:
-    """The traced operations as the program text's own record words them: (op, layer, tensor, shape)."""
-    names = weight_names(model)
-    return [_entry(row, names) for row in trace[:count].tolist()]
+def new_trace(model: Model) -> I64:
+    """Room for the traces of a phase."""
+    return np.zeros((slots.TRACES, trace_room(model), slots.TRACE_COLUMNS), np.int64)
+
+
+def entries(trace: I64, state: I64, table: int, model: Model) -> list[Entry] | None:
+    """The operations of a table of the trace as the program text's own record words them: (op, layer, tensor, shape).
+
+    None where no call was kept in it.
+    """
+    names, count = weight_names(model), int(state[slots.TRACED + table])
+    return None if count < 0 else [_entry(row, names) for row in trace[table, :count].tolist()]
 
 
 def _entry(row: list[Any], names: tuple[str, ...]) -> Entry:

@@ -24,7 +24,11 @@ X, XB, XB2, Q, K, V, HB, HB2, ATT, LOGITS, TOKENS, NEXT, ROPE_COS, ROPE_SIN, K_C
 PHASE, ORDER, FIRST, PASSES, CHUNK, DECODES, WANTS_LOGITS, COUNTED = range(8)
 DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB, POSITIONS = range(8, 16)
 K_STRIDE, V_STRIDE, WIDEST = 16, 17, 18
-ADDRESS_OF_MEMORY = 19
+CONTINUES = 19
+"""Decode goes on from the id that it chose last, which lies on the device: none is copied up."""
+STEP_AT = 20
+"""Where the number of each pass is written as it begins (an int64), or 0."""
+ADDRESS_OF_MEMORY = 21
 ADDRESS_OF_WEIGHT = ADDRESS_OF_MEMORY + len(MEMORY)
 STRIDE_OF_WEIGHT = ADDRESS_OF_WEIGHT + len(WEIGHTS)
 PLAN_LENGTH = STRIDE_OF_WEIGHT + len(WEIGHTS)
@@ -36,9 +40,14 @@ START, END, DEVICE_CODE, HOST_CODE = range(4)
 OP_TOKENS, OP_NEXT = len(WEIGHTS), len(WEIGHTS) + 1
 OP_CODES = len(WEIGHTS) + 2
 
-# State, in and out.
-LEDGER_ROWS, PASSES_MADE, TRACED, CALL_POSITION, CALL_TOKENS, TRACING = range(6)
-STATE_LENGTH = 6
+# The trace: a table of operations each. `KNOWN` (+ 1 where logits are computed): the first call of its kind;
+# `ODD`: the first call that differs from its like; `NOW`: the call under way.
+KNOWN, ODD, NOW = 0, 2, 3
+TRACES = 4
+
+# State, in and out. `TRACED` + table: rows of that table, -1 where no call was kept in it.
+LEDGER_ROWS, PASSES_MADE, CALL_POSITION, CALL_TOKENS, TRACED = range(5)
+STATE_LENGTH = TRACED + TRACES
 
 # Outcomes.
 DONE, LEDGER_FULL, TOKEN_OUTSIDE, OPERAND_OUTSIDE, TRACE_FULL = range(5)

@@ -51,7 +51,8 @@ def test_another_arenas_poison_counts_as_arrived() -> None:
 def test_a_marked_destination_shows_a_copy_of_its_own_arenas_poison() -> None:
     source, target = region(4), region(4)
     witness = ArrivalWitness()
-    mark = witness.mark(target, WORD)
+    mark = witness.mark_of(WORD)
+    target.view(np.uint32).fill(mark)
     witness.count(KEY, [target], mark)
     assert witness.observed[KEY] == 0
     target[:] = source

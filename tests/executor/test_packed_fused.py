@@ -19,7 +19,7 @@ from executor.packed.desk import Desk, own_book
 from executor.packed.fused import Book
 from executor.packed.lanes import FAST, STRICT
 from executor.packed.layout import padding
-from executor.packed.plan import Call, make_plan, new_state, op_order, trace_room, weight_names
+from executor.packed.plan import Call, make_plan, new_state, new_trace, op_order, weight_names
 from executor.run import Executor
 from executor.weights import Weights, open_weights
 from fleet.checkpoints import load_model, seeded_model
@@ -83,8 +83,7 @@ def book_like(ledger: Ledger, phase: str, wants_logits: bool, desk: Desk, device
     places = np.array([[desk.arena.address, desk.arena.address + desk.arena.fence, ledger._ends[device], 0]], np.int64)
     places[0, slots.HOST_CODE] = ledger._ends["host"]
     rows = np.full((len(ledger.rows) + 1, 11), -9, np.int64)
-    trace = np.zeros((trace_room(model), slots.TRACE_COLUMNS), np.int64)
-    return Book(rows=rows, places=places, codes=codes, trace=trace, state=new_state(first))
+    return Book(rows=rows, places=places, codes=codes, trace=new_trace(model), state=new_state(first))
 
 
 def check_against_dispatch(weights: Weights, length: int, passes: int, chunk: int, positions: int) -> None:
