@@ -1,12 +1,17 @@
-"""`kvwaybill` and `python -m scenarios.cli`: the list of commands, and nothing else."""
+"""`kvwaybill` and `python -m scenarios.cli`: the list of commands, and nothing else.
+
+Nothing is imported before `main` is in charge, so that Ctrl-C in the first moments and a broken installation end with a
+code and a word, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from typing import TYPE_CHECKING
 
-import typer
-
-from scenarios.cli import frame
+if TYPE_CHECKING:
+    import typer
 
 COMMANDS = ("admit", "explain", "run", "prove", "compare", "fleet", "model", "scenario", "backends")
 """Files of this package that hold commands, in the order of the help; each has `register(app)`."""
@@ -27,6 +32,8 @@ def make_app() -> typer.Typer:
     """The app with every command registered."""
     from importlib import import_module
 
+    from scenarios.cli import frame
+
     app = frame.new_app(frame.PURPOSE)
     app.callback(epilog=EPILOG)(frame.global_options)
     for name in COMMANDS:
@@ -36,7 +43,22 @@ def make_app() -> typer.Typer:
 
 def main(arguments: list[str] | None = None) -> int:
     """One command line; the exit code (docs/exit-codes.md)."""
-    return frame.main(make_app, arguments)
+    try:
+        from scenarios.cli import frame
+
+        return frame.main(make_app, arguments)
+    except KeyboardInterrupt:
+        return _last_word("interrupted", 130)
+    except ImportError as error:
+        return _last_word(f"error: the installation is broken: {error}", 4)
+
+
+def _last_word(words: str, code: int) -> int:
+    """For what happens before the frame is there, or behind it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(words + "\n")
+    return code
 
 
 if __name__ == "__main__":

@@ -66,8 +66,11 @@ def register(app: typer.Typer) -> None:
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])
         plans = _plans(scenario, fleet or [], words)
-        _print(console, plans, output)
-        if plan_out is not None:
+        if plan_out == "-":
+            _write_alone(console, plans[0], output)
+        else:
+            _print(console, plans, output)
+        if plan_out is not None and plan_out != "-":
             _write(console, plans, plan_out)
         return exit_code_of([plan["verdict"] for plan in plans])
 
@@ -96,6 +99,18 @@ def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> Non
 
     text = plan_text(plans[0], **console.look) if len(plans) == 1 else admissions_text(plans, **console.look)
     console.result(text)
+
+
+def _write_alone(console: Console, plan: dict[str, Any], output: Format) -> None:
+    """`--plan-out -`: an admitted plan, and not a word beside it, on stdout. Why another is none goes to stderr."""
+    from scenarios.report import plan_text
+
+    for warning in plan["warnings"]:
+        console.warn(warning)
+    if exit_code(plan["verdict"]) == 0 or output is Format.json:
+        console.document(plan)
+    else:
+        console.note(plan_text(plan).rstrip("\n"))
 
 
 def _check_plan_out(path: str, fleets: list[str]) -> None:

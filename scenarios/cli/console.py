@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from scenarios.cli.streams import fit, tell
+
 Document = dict[str, Any]
 
 
@@ -34,7 +36,7 @@ class Console:
 
     def result(self, text: str) -> None:
         """A finished result, to stdout."""
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.write(fit(text if text.endswith("\n") else text + "\n", color=self.color))
 
     def document(self, document: Document) -> None:
         """A result as JSON, to stdout."""
@@ -45,8 +47,8 @@ class Console:
     def note(self, text: str) -> None:
         """Progress or a remark, to stderr; `-q` silences it."""
         if not self.quiet:
-            sys.stderr.write(text + "\n")
+            tell(text)
 
     def warn(self, text: str) -> None:
         """A warning, to stderr, also with `-q`."""
-        sys.stderr.write(f"warning: {text}\n")
+        tell(f"warning: {text}")

@@ -19,6 +19,7 @@ import typer
 
 from fleet.errors import DescriptionError, KvWaybillError
 from scenarios.cli.console import Console
+from scenarios.cli.streams import open_closed, tell
 
 YES, NO, WRONG_USE, CANNOT_SAY, BROKE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 READER_LEFT = 141
@@ -146,6 +147,7 @@ def main(make_app: Callable[[], typer.Typer], arguments: Sequence[str] | None = 
     The app is made inside, so that a broken command file is a code, too.
     """
     STATE.reset()
+    open_closed()
     # An output that cannot show a character (LANG=C) must not turn a result into a crash.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -214,23 +216,24 @@ def _failed(words: str, code: int) -> int:
     if STATE.debug:
         import traceback
 
-        traceback.print_exc(file=sys.stderr)
+        tell(traceback.format_exc().rstrip("\n"))
     # Several faults stand one a line, each with its own file:line:column for editors to jump to.
     return _said(words if "\n" in words else f"error: {words}", code)
 
 
 def _said(words: str, code: int) -> int:
-    sys.stderr.write(words + "\n")
+    tell(words)
     return code
 
 
-_STDOUT_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+_STDOUT_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF)
 """What a write can end with whose file is not ours to name: only stdout is written to without a name."""
 
 
 def _stdout_lost(error: OSError) -> int:
     _drop_stdout()
-    return _said(f"error: the result could not be written to stdout: {error.strerror}", BROKE)
+    reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+    return _said(f"error: the result could not be written to stdout: {reason}", BROKE)
 
 
 def _drop_stdout() -> None:

@@ -103,12 +103,12 @@ def extent_of(kv_extent: str | None, block_size: int | None) -> str | None:
 
 
 def check_out(flag: str, path: str) -> None:
-    """Refuses a path that cannot be written before work is done, and stdout, where the result itself goes."""
+    """Refuses a path that cannot be written before work is done. `-` is stdout, and then nothing else goes there."""
     from scenarios.cli.frame import wrong_use
     from scenarios.documents import check_writable
 
-    if path == "-":
-        wrong_use(f"{flag} -: the result itself goes to stdout; use -o json")
+    if not path:
+        wrong_use(f"{flag} '': an empty path; name a file, or - for stdout")
     check_writable(path)
 
 

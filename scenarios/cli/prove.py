@@ -93,6 +93,8 @@ def _check_folder(path: str) -> None:
     from fleet.errors import DescriptionError
     from scenarios.documents import check_writable
 
+    if not path:
+        raise DescriptionError.at("command line", "--save-dir ''", "an empty path; name a folder")
     try:
         os.makedirs(path, exist_ok=True)
     except (OSError, ValueError) as error:

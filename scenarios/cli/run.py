@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
         from_plan = is_document(target)  # asked before stdin is read
         plan, paths = planned(target, words)
         if plan["verdict"] != "admitted":
-            return not_admitted(console, plan, output)
+            return not_admitted(console, plan, output, aside=run_out == "-")
         from scenarios.documents import write_document
         from scenarios.runner import run_and_compare, set_up
 
@@ -68,9 +68,9 @@ def register(app: typer.Typer) -> None:
         for warning in dict.fromkeys((*(plan.get("warnings") or ()), *bench.warnings)):
             console.warn(warning)
         document = run_and_compare(bench, without=() if without is None else (without,))
-        if run_out is not None:
+        if run_out is not None and run_out != "-":
             write_document(run_out, document)
-        if output is Format.json:
+        if output is Format.json or run_out == "-":  # `--run-out -`: the document alone, with no text beside it
             console.document(document)
         else:
             from scenarios.report_run import run_text
@@ -82,6 +82,8 @@ def register(app: typer.Typer) -> None:
 
 def _hint(console: Console, target: str, run_out: str | None, run: dict[str, Any], *, from_plan: bool) -> None:
     """What to do next."""
+    if run_out == "-":
+        return
     if run_out is not None:
         plan = target if from_plan and target != "-" else "PLAN.json"
         console.note(f"run written to {run_out}; compare it later with: kvwaybill compare {plan} {run_out}")
@@ -129,13 +131,16 @@ def is_document(target: str) -> bool:
     return is_json and b'"kvwaybill/scenario/' not in head[:_HEAD]
 
 
-def not_admitted(console: Console, plan: dict[str, Any], output: Format) -> int:
-    """Shows the refusal: only an admitted plan is run. The verdict's code."""
+def not_admitted(console: Console, plan: dict[str, Any], output: Format, *, aside: bool = False) -> int:
+    """Shows the refusal: only an admitted plan is run. The verdict's code. `aside`: on stderr, stdout is for a run."""
     if output is Format.json:
         console.document(plan)
     else:
         from scenarios.report import plan_text
 
-        console.result(plan_text(plan, **console.look))
+        if aside:
+            console.note(plan_text(plan).rstrip("\n"))
+        else:
+            console.result(plan_text(plan, **console.look))
     console.note(f"{plan['verdict']}: nothing was run")
     return exit_code(plan["verdict"])
