@@ -16,6 +16,7 @@ FIRST_HASHED_ID = 3000
 HASHED_IDS = 2147480648
 """3000 + (hash mod this) stays within a signed 32-bit integer."""
 
+_PARTS = re.compile(r"[0-9]+|[^0-9]+", re.ASCII).findall
 _BANDS = {"cpu": 0, "npu": 100, "gpu": 500}
 
 
@@ -55,8 +56,7 @@ def kind_in_id(device_id: str) -> str | None:
 
 def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key by which gpu:2 comes before gpu:10."""
-    parts = re.findall(r"[0-9]+|[^0-9]+", name, re.ASCII)
-    return (*((0, int(part), part) if part.isdigit() else (1, 0, part) for part in parts), (2, 0, name))
+    return (*[(0, int(part), part) if part.isdigit() else (1, 0, part) for part in _PARTS(name)], (2, 0, name))
 
 
 def collisions(ids: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:

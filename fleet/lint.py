@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
+from fleet.laws import total_capacity
 from fleet.machine import Fleet, Link, Quantity
-from fleet.units import format_bytes, format_rate, format_seconds, parse_bytes, parse_rate
+from fleet.units import MAX_FIGURE, format_bytes, format_rate, format_seconds, parse_bytes, parse_rate
 
 # Per lane and direction: stas00/ml-engineering network/README.md. The generation of an arch is its data sheet's.
 _NVLINK_LANE = {
@@ -30,19 +32,26 @@ _SOLD_AND_REPORTED = {
     "l40s": ("48 GiB", "46068 MiB"),
 }
 _LISTED = 4
+_TOLD = 50
+"""Warnings of one kind; a fleet of thousands would repeat them for each device."""
 
 
 def warnings_of(fleet: Fleet, arches: Mapping[str, str | None], undeclared_runtime: list[str]) -> tuple[str, ...]:
     """The warnings of a fleet, in a fixed order. `arches` gives the arch of a device id, where the file says it."""
     return (
         *_runtime(undeclared_runtime),
+        *_total(fleet),
         *_like_ids(fleet),
-        *_capacities(fleet),
-        *_rates(fleet, arches),
-        *_observed(fleet),
+        *_some_of(_capacities(fleet)),
+        *_some_of(_rates(fleet, arches)),
+        *_some_of(_observed(fleet)),
         *_one_way(fleet),
         *_islands(fleet),
     )
+
+
+def _some_of(told: list[str]) -> list[str]:
+    return told if len(told) <= _TOLD else [*told[:_TOLD], f"... and {len(told) - _TOLD} more of this kind"]
 
 
 def _some(names: list[str]) -> str:
@@ -56,9 +65,19 @@ def _runtime(devices: list[str]) -> list[str]:
     return [f"runtime is not declared and taken as 0 B (policy) on {_some(devices)}: a driver's context takes more"]
 
 
+def _total(fleet: Fleet) -> list[str]:
+    total = total_capacity(fleet.devices)
+    return [] if total <= MAX_FIGURE else [f"the capacities together are {total} B, which passes 63 bits (2^63-1)"]
+
+
+def _ids(fleet: Fleet) -> list[str]:
+    names = [host.id for host in fleet.hosts] + [device.id for device in fleet.devices]
+    return names + [switch.id for switch in fleet.switches] + [nic.id for nic in fleet.nics]
+
+
 def _like_ids(fleet: Fleet) -> list[str]:
     groups: dict[str, list[str]] = defaultdict(list)
-    for name in [h.id for h in fleet.hosts] + [d.id for d in fleet.devices]:
+    for name in _ids(fleet):
         groups[name.casefold()].append(name)
     return [f"ids differ in case only: {', '.join(names)}" for _, names in sorted(groups.items()) if len(names) > 1]
 
@@ -92,12 +111,17 @@ def _rates(fleet: Fleet, arches: Mapping[str, str | None]) -> list[str]:
 def _physical_rate(link: Link, arches: Mapping[str, str | None]) -> int | None:
     """The most that a link of its kind, lanes and ends carries one way; None where nothing is known."""
     if link.kind == "pcie":
-        return parse_rate(_PCIE_SLOT) * link.count
+        return _lane(_PCIE_SLOT) * link.count
     if link.kind != "nvlink":
         return None
     words = {word for end in (link.src, link.dst) for word in (arches.get(end) or "").casefold().split()}
     lanes = [_NVLINK_LANE[word] for word in sorted(words & set(_NVLINK_LANE))] or [_NEWEST_NVLINK_LANE]
-    return min(parse_rate(lane) for lane in lanes) * (link.count if link.count > 1 else _NVLINK_LANES)
+    return min(_lane(lane) for lane in lanes) * (link.count if link.count > 1 else _NVLINK_LANES)
+
+
+@lru_cache(maxsize=16)
+def _lane(rate: str) -> int:
+    return parse_rate(rate)
 
 
 def _observed(fleet: Fleet) -> list[str]:
@@ -108,8 +132,9 @@ def _observed(fleet: Fleet) -> list[str]:
             told += _above(f"{name} capacity", memory.capacity, format_bytes)
             told += _above(f"{name} bandwidth", memory.bandwidth, format_rate)
     for link in fleet.links:
-        told += _above(f"{link.src} -> {link.dst} bandwidth", link.bandwidth, format_rate)
-        told += _above(f"{link.src} -> {link.dst} latency", link.latency, format_seconds)
+        if link.bandwidth.observed is not None or link.latency.observed is not None:
+            told += _above(f"{link.src} -> {link.dst} bandwidth", link.bandwidth, format_rate)
+            told += _above(f"{link.src} -> {link.dst} latency", link.latency, format_seconds)
     return told
 
 
@@ -123,15 +148,16 @@ def _above(what: str, quantity: Quantity, show: Callable[[int], str]) -> list[st
 
 
 def _one_way(fleet: Fleet) -> list[str]:
-    hosts = {host.id for host in fleet.hosts}
+    hosts = {host.id for host in fleet.hosts} | {nic.id for nic in fleet.nics}
     ways = {(link.src, link.dst) for link in fleet.links}
     lone = [(s, d) for s, d in sorted(ways) if (d, s) not in ways and not {s, d} & hosts]
-    return [f"{s} -> {d} has no link back" for s, d in lone]
+    told = [f"{s} -> {d} has no link back" for s, d in lone[:_TOLD]]
+    return told + ([f"... and {len(lone) - _TOLD} more links without a way back"] if len(lone) > _TOLD else [])
 
 
 def _islands(fleet: Fleet) -> list[str]:
     """Groups of hosts and devices without any link between them."""
-    parent = {name: name for name in [h.id for h in fleet.hosts] + [d.id for d in fleet.devices]}
+    parent = {name: name for name in _ids(fleet)}
 
     def root(name: str) -> str:
         while parent[name] != name:

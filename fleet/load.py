@@ -1,4 +1,4 @@
-"""A fleet file, the name of a shipped fleet, or the JSON of `fleet show` -> Fleet.
+"""A fleet file, the name of a shipped fleet, the JSON of `fleet show`, or a text of a foreign format -> Fleet.
 
 Every fault of one pass is told at once, in the order of the file, each with file:line:column, field and how to mend it.
 """
@@ -6,46 +6,81 @@ Every fault of one pass is told at once, in the order of the file, each with fil
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fleet.build import NO_RUNTIME, Builder, Rows
 from fleet.catalog import catalog_names, catalog_text
+from fleet.compose import Composed, compose
 from fleet.digest import fleet_digest
 from fleet.errors import DescriptionError, Fault
-from fleet.identity import index_in_id, kind_in_id, natural_order, topology_id
+from fleet.laws import numbered, slice_faults
 from fleet.lint import warnings_of
-from fleet.machine import UNKNOWN, Budget, Device, Figure, Fleet, Host, Link, Memory, Quantity
-from fleet.references import DEFAULT_HOST, check, is_one_node
+from fleet.machine import Budget, Device, Fleet
+from fleet.references import check
 from fleet.render import NATIVE_NAMES, is_document, native_form
-from fleet.yaml_source import Document, Path, nearest, parse_text, printable, read_text
+from fleet.yaml_source import Document, Path, field_name, nearest, parse_text, printable, read_text
 
 if TYPE_CHECKING:
-    from fleet.schema import DeviceFile, FleetFile, LinkFile, MemoryFile, SkuFile
+    from fleet.schema import FleetFile
 
-NO_RUNTIME = Quantity(
-    declared=Figure(value=0, provenance="policy", source="default: no runtime declared", verified=False)
-)
-"""What a device takes before the first buffer when its description does not say."""
+__all__ = ["NO_RUNTIME", "load_fleet"]
+
+_NATIVE = re.compile(r"""^[\s{]*["']?schema["']?\s*:\s*["']?kvwaybill/""", re.M)
 
 
-def load_fleet(path_or_catalog_name: str, *, text: str | None = None) -> Fleet:
+def load_fleet(path_or_catalog_name: str, *, text: str | None = None, sku: str | None = None) -> Fleet:
     """The fleet of a file, of a shipped name, of `-` (standard input), or of `text` when that is given.
 
-    Raises DescriptionError holding every fault found.
+    A text of a format of `fleet.readers` is recognised by content; `sku` names the card that it leaves out. Raises
+    DescriptionError holding every fault found.
     """
-    name, text = path_or_catalog_name, text
+    name = path_or_catalog_name
     shown = printable(name, 200)
     if text is None:
-        text, shown = _find(name)
+        text, shown = find_text(name)
+    if not _NATIVE.search(text):
+        fleet = _foreign(text, name, shown, sku)
+        if fleet is not None:
+            return fleet
+    fleet = _native(text, name, shown)
+    if sku is None:
+        return fleet
+    unused = f"--sku {printable(sku)} concerns nothing here: a fleet file says what its devices are"
+    return replace(fleet, warnings=(unused, *fleet.warnings))
+
+
+def _foreign(text: str, name: str, shown: str, sku: str | None) -> Fleet | None:
+    """The fleet of a text of another format; None where none is recognised."""
+    from fleet.readers import matching, read_foreign
+
+    if not matching(text):
+        return None
+    reading = read_foreign(text, shown, sku=sku)
+    if reading.fleet is None:
+        message = (
+            "holds measurements and no machine; lay them over a fleet with: kvwaybill fleet import FILE --onto FLEET"
+        )
+        raise DescriptionError.at(shown, "", message)
+    return replace(reading.fleet, source=name)
+
+
+def _native(text: str, name: str, shown: str) -> Fleet:
     document = parse_text(text, shown)
     if not isinstance(document.data, dict):
-        fault = document.fault((), "must be a mapping that begins with schema: kvwaybill/fleet/1")
-        raise DescriptionError([*document.faults, fault])
+        message = f"must be a mapping that begins with schema: kvwaybill/fleet/1{_formats()}"
+        raise DescriptionError([*document.faults, document.fault((), message)])
     return _read(_Input(document, document.data, name))
 
 
-def _find(name: str) -> tuple[str, str]:
+def _formats() -> str:
+    from fleet.readers import format_names
+
+    return f"; it is no other format that is read here either (looked for {', '.join(format_names())})"
+
+
+def find_text(name: str) -> tuple[str, str]:
     """(text, name for messages) of a file, or of a shipped fleet when there is no such file."""
     shipped = name in catalog_names()
     if name != "-" and not os.path.isfile(name) and shipped:
@@ -78,124 +113,104 @@ class _Input:
         """What a figure without a source of its own is said to come from."""
         return os.path.basename(self.document.source) or self.document.source
 
-    def native(self) -> dict[str, Any]:
-        return native_form(self.raw) if self.is_report else self.raw
+    def composed(self) -> Composed:
+        if self.is_report:
+            return Composed(self.document, native_form(self.raw))
+        return compose(self.document, self.raw)
 
-    def path(self, path: Path) -> Path:
-        """A path of fleet.yaml as a path of the text itself."""
-        if not self.is_report:
-            return path
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the paths of composed data stand in the texts that they came from."""
+
+    given: _Input
+    composed: Composed
+
+    def _place(self, path: Path) -> tuple[Document, Path]:
+        if not self.given.is_report:
+            return self.composed.place(path)
         figure = path.index("declared") if "declared" in path else len(path)
-        return tuple(NATIVE_NAMES.get(step, step) if isinstance(step, str) else step for step in path[:figure])
+        document_path = tuple(NATIVE_NAMES.get(step, step) if isinstance(step, str) else step for step in path[:figure])
+        return self.given.document, document_path
 
-    def line(self, path: Path) -> int:
-        return self.document.at(self.path(path))[0]
+    def seen(self, path: Path) -> tuple[int, str]:
+        """(line, field as written) of a path."""
+        document, place = self._place(path)
+        return document.at(place)[0], field_name(place)
+
+    def field(self, path: Path) -> str:
+        return field_name(self._place(path)[1])
 
     def where(self, path: Path) -> str:
-        return f"{self.document.source}:{self.line(path)}"
+        document, place = self._place(path)
+        return f"{document.source}:{document.at(place)[0]}"
 
     def fault(self, told: tuple[Path, str, bool]) -> Fault:
         path, message, key = told
-        return self.document.fault(self.path(path), message, key=key)
+        document, place = self._place(path)
+        return document.fault(place, message, key=key)
 
 
 def _read(given: _Input) -> Fleet:
     from fleet.schema import validate
 
-    native = given.native()
-    model, shape = validate(native, given.source)
-    told = [given.fault(row) for row in (*shape, *check(native, given.line))]
-    faults = sorted((*given.document.faults, *told), key=lambda fault: (fault.line, fault.column))
-    if faults or model is None:
-        raise DescriptionError(faults)
-    return _build(model, given)
+    composed = given.composed()
+    places = _Places(given, composed)
+    model, shape = validate(composed.data, given.source)
+    told = [places.fault(row) for row in (*composed.told, *shape, *check(composed.data, places.seen))]
+    _stop([*given.document.faults, *dict.fromkeys(told)])
+    assert model is not None, "a file without faults has a model"
+    return _built(model, given, places)
 
 
-def _build(model: FleetFile, given: _Input) -> Fleet:
-    hosts = [
-        Host(id=h.id, pinned_pool=h.pinned_pool, numa_nodes=h.numa_nodes, where=given.where(("hosts", i)))
-        for i, h in enumerate(model.hosts)
-    ] or [Host(id=DEFAULT_HOST, where=given.where(()))]
-    only = hosts[0].id
-    one_node = is_one_node(device.host or only for device in model.devices)
-    devices = [_device(d, i, model.skus, only, one_node, given) for i, d in enumerate(model.devices)]
-    devices.sort(key=lambda device: natural_order(device.id))
-    host_ids = {host.id for host in hosts}
-    links = [link for i, row in enumerate(model.links) for link in _links(row, host_ids, given.where(("links", i)))]
-    fleet = Fleet(
+def _stop(faults: list[Fault]) -> None:
+    if faults:
+        raise DescriptionError(sorted(faults, key=lambda fault: (fault.line, fault.column)))
+
+
+def _built(model: FleetFile, given: _Input, places: _Places) -> Fleet:
+    builder = Builder(model, places.where, places.field)
+    rows = builder.rows()
+    devices, doubles = numbered(rows.devices)
+    faults = [places.fault(row) for row in builder.told]
+    faults += [_at(where, message, given) for where, message in slice_faults(devices)]
+    faults += [
+        _at("", f"{first} and {second} have one topology id, {number}; rename one of them", given)
+        for first, second, number in doubles
+    ]
+    _stop(faults)
+    fleet = _fleet(model, given, rows, devices, builder)
+    return replace(fleet, digest=fleet_digest(fleet), warnings=_warnings(fleet, given))
+
+
+def _at(where: str, message: str, given: _Input) -> Fault:
+    """A fault of a whole fleet, or of the device that stands at `file:line`."""
+    source, _, line = where.rpartition(":")
+    if not where:
+        return Fault(source=given.document.source, field="devices", message=message, line=1, column=1)
+    return Fault(source=source, field="devices", message=message, line=int(line), column=1)
+
+
+def _fleet(model: FleetFile, given: _Input, rows: Rows, devices: list[Device], builder: Builder) -> Fleet:
+    rank = builder.rank(rows)
+    return Fleet(
         name=model.name,
         label=model.label,
-        hosts=tuple(sorted(hosts, key=lambda host: natural_order(host.id))),
-        devices=tuple(devices),
-        links=tuple(sorted(links, key=lambda k: (natural_order(k.src), natural_order(k.dst), k.kind))),
+        hosts=tuple(sorted(rows.hosts, key=lambda row: rank[row.id])),
+        devices=tuple(sorted(devices, key=lambda row: rank[row.id])),
+        links=tuple(sorted(rows.links, key=lambda link: (rank[link.src], rank[link.dst], link.kind))),
         budget=Budget(utilization=model.budget.utilization, reserve=model.budget.reserve),
         source=given.name,
+        switches=tuple(sorted(rows.switches, key=lambda row: rank[row.id])),
+        nics=tuple(sorted(rows.nics, key=lambda row: rank[row.id])),
+        domains=builder.domains(rows),
+        tiers=model.fabric.tiers,
     )
-    return replace(fleet, digest=fleet_digest(fleet), warnings=_warnings(fleet, model, given))
 
 
-def _warnings(fleet: Fleet, model: FleetFile, given: _Input) -> tuple[str, ...]:
-    arches = {d.id: d.arch or (model.skus[d.sku].arch if d.sku else None) for d in model.devices}
+def _warnings(fleet: Fleet, given: _Input) -> tuple[str, ...]:
     undeclared = [device.id for device in fleet.devices if device.runtime == NO_RUNTIME]
-    found = warnings_of(fleet, arches, undeclared)
+    found = warnings_of(fleet, {device.id: device.arch for device in fleet.devices}, undeclared)
     stated = given.raw.get("warnings") if given.is_report else None
     kept = [text for text in stated if isinstance(text, str)] if isinstance(stated, list) else []
     return (*kept, *(text for text in found if text not in kept))
-
-
-def _device(
-    row: DeviceFile, position: int, skus: dict[str, SkuFile], only: str, one_node: bool, given: _Input
-) -> Device:
-    sku = skus[row.sku] if row.sku else None
-    kind = row.kind or (sku.kind if sku else kind_in_id(row.id))
-    assert kind in ("gpu", "cpu", "npu"), "fleet.references tells a device without a kind"
-    index = row.index if row.index is not None else index_in_id(row.id)
-    files = row.memories if row.memories is not None else (sku.memories if sku else ())
-    place: Path = ("devices", position) if row.memories is not None or row.sku is None else ("skus", row.sku)
-    default = _default_memory(files, (row.default_memory, sku.default_memory if sku else None))
-    at = [memory.name for memory in files].index(default)
-    runtime = row.runtime if row.runtime is not None else (sku.runtime if sku else None)
-    return Device(
-        id=row.id,
-        kind=kind,  # type: ignore[arg-type]  # one of the three, asserted above
-        index=index,
-        topology_id=topology_id(row.id, kind, index, one_node=one_node),
-        host=row.host or only,
-        sku=row.sku,
-        memories=tuple(_memory(memory) for memory in files),
-        default_memory=default,
-        runtime=NO_RUNTIME if runtime is None or runtime == UNKNOWN else runtime,
-        uuid=row.uuid,
-        pci=row.pci,
-        numa=row.numa,
-        where=given.where(("devices", position)),
-        capacity_field=given.document.fault(given.path((*place, "memories", at, "capacity")), "").field,
-    )
-
-
-def _default_memory(memories: Sequence[MemoryFile], wanted: tuple[str | None, str | None]) -> str:
-    """The first of `wanted` that is one of the memories; the only memory otherwise."""
-    names = [memory.name for memory in memories]
-    return next((name for name in wanted if name in names and name is not None), names[0])
-
-
-def _memory(row: MemoryFile) -> Memory:
-    return Memory(name=row.name, role=row.role, capacity=row.capacity, bandwidth=row.bandwidth, granule=row.granule)
-
-
-def _links(row: LinkFile, host_ids: set[str], where: str) -> list[Link]:
-    ways = [(row.src, row.dst), (row.dst, row.src)] if row.bidirectional else [(row.src, row.dst)]
-    between_devices = not {row.src, row.dst} & host_ids
-    return [
-        Link(
-            src=src,
-            dst=dst,
-            kind=row.kind,
-            count=row.count,
-            bandwidth=row.bandwidth,
-            latency=row.latency,
-            peer_access=(row.peer_access or "unknown") if between_devices else None,
-            where=where,
-        )
-        for src, dst in ways
-    ]

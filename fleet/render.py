@@ -35,29 +35,53 @@ NATIVE_NAMES = {
 """The fields of fleet.yaml that the document names otherwise."""
 
 
+_SWITCH = ("id", "kind", "host", "tier", "label")
+_NIC = ("id", "host", "pci", "numa", "label")
+_DEVICE = (
+    "id", "kind", "index", "host", "sku", "uuid", "pci", "numa", "default_memory", "arch", "label", "parent", "profile",
+)  # fmt: skip
+_MEMORY = ("name", "role", "within", "scope", "managed", "shared", "physical")
+
+
 def fleet_document(fleet: Fleet) -> dict[str, Any]:
     """The `fleet` document. `null` is unknown. `provenance` and `observed` are mappings by the figure's field name."""
     share = fleet.budget.utilization
+    inside: dict[str, list[str]] = {}
+    for device in fleet.devices:
+        inside.setdefault(device.host, []).append(device.id)
     return {
         "schema": SCHEMA,
         "name": fleet.name,
         "label": fleet.label,
         "source": fleet.source,
         "digest": fleet.digest,
-        "nodes": [_host(host, fleet) for host in fleet.hosts],
+        "nodes": [_host(host, inside) for host in fleet.hosts],
         "devices": [_device(device) for device in fleet.devices],
-        "nics": [],
+        "switches": [_stated(s, "id", "kind", "host", "tier", "label") for s in fleet.switches],
+        "nics": [_stated(n, "id", "host", "pci", "numa", "label") for n in fleet.nics],
         "links": [_link(link) for link in fleet.links],
+        **({"fabric": _fabric(fleet)} if fleet.domains or fleet.tiers else {}),
         "budget": {"utilization": None if share is None else float(share), "reserve_bytes": fleet.budget.reserve},
         "warnings": list(fleet.warnings),
     }
 
 
-def _host(host: Host, fleet: Fleet) -> dict[str, Any]:
+def _stated(row: Any, *names: str) -> dict[str, Any]:
+    """The fields of a row that are stated; the others do not apply, or nobody knows them."""
+    return {name: getattr(row, name) for name in names if getattr(row, name) is not None}
+
+
+def _fabric(fleet: Fleet) -> dict[str, Any]:
+    domains = {domain.id: {"kind": domain.kind, "members": list(domain.members)} for domain in fleet.domains}
+    return {"domains": domains, "tiers": list(fleet.tiers)}
+
+
+def _host(host: Host, inside: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "id": host.id,
         "numa_nodes": host.numa_nodes,
-        "devices": [device.id for device in fleet.devices if device.host == host.id],
+        "devices": inside.get(host.id, []),
+        **_stated(host, "label"),
         **_figures(pinned_pool_bytes=host.pinned_pool),
     }
 
@@ -75,6 +99,7 @@ def _device(device: Device) -> dict[str, Any]:
         "numa": device.numa,
         "memories": [_memory(memory) for memory in device.memories],
         "default_memory": device.default_memory,
+        **_stated(device, "arch", "label", "parent", "profile"),
         **_figures(runtime_bytes=device.runtime),
     }
 
@@ -83,13 +108,15 @@ def _memory(memory: Memory) -> dict[str, Any]:
     figures = _figures(
         capacity_bytes=memory.capacity, bandwidth_bytes_per_s=memory.bandwidth, granule_bytes=memory.granule
     )
-    return {"name": memory.name, "role": memory.role, **figures}
+    more = _stated(memory, "within", "scope", "physical") | ({"shared": True} if memory.shared else {})
+    managed = {} if memory.managed == "explicit" else {"managed": memory.managed}
+    return {"name": memory.name, "role": memory.role, **more, **managed, **figures}
 
 
 def _link(link: Link) -> dict[str, Any]:
     figures = _figures(bandwidth_bytes_per_s=link.bandwidth, latency_s=link.latency)
     ends = {"src": link.src, "dst": link.dst, "kind": link.kind, "count": link.count}
-    return {**ends, **figures, "peer_access": link.peer_access}
+    return {**ends, **figures, "peer_access": link.peer_access, **_stated(link, "duplex", "copy_engines")}
 
 
 def _figures(**quantities: Quantity) -> dict[str, Any]:
@@ -124,6 +151,9 @@ def native_form(document: dict[str, Any]) -> dict[str, Any]:
     nodes = document.get("nodes")
     native["hosts"] = _each([_named(row) for row in nodes] if isinstance(nodes, list) else nodes, _native_host)
     native["devices"] = _each(document.get("devices"), _native_device)
+    native["switches"] = _each(document.get("switches"), lambda row: _pick(row, *_SWITCH))
+    native["nics"] = _each(document.get("nics"), lambda row: _pick(row, *_NIC))
+    native["fabric"] = document.get("fabric")
     native["links"] = _each(document.get("links"), _native_link)
     budget = document.get("budget")
     native["budget"] = _native_budget(budget) if isinstance(budget, dict) else budget
@@ -174,11 +204,11 @@ def _named(row: Any) -> Any:
 
 
 def _native_host(row: dict[str, Any]) -> dict[str, Any]:
-    return _pick(row, "id", "numa_nodes") | _native_figures(row, "pinned_pool")
+    return _pick(row, "id", "numa_nodes", "label") | _native_figures(row, "pinned_pool")
 
 
 def _native_device(row: dict[str, Any]) -> dict[str, Any]:
-    native = _pick(row, "id", "kind", "index", "host", "sku", "uuid", "pci", "numa", "default_memory")
+    native = _pick(row, *_DEVICE)
     if "kind" not in row and isinstance(row.get("id"), str):
         native["kind"] = kind_in_id(row["id"]) or "gpu"
     native["memories"] = _each(row.get("memories"), _native_memory)
@@ -186,11 +216,14 @@ def _native_device(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _native_memory(row: dict[str, Any]) -> dict[str, Any]:
-    return _pick(row, "name", "role") | _native_figures(row, "capacity", "bandwidth", "granule")
+    return _pick(row, *_MEMORY) | _native_figures(row, "capacity", "bandwidth", "granule")
 
 
 def _native_link(row: dict[str, Any]) -> dict[str, Any]:
-    native = _pick(row, "kind", "count", "peer_access") | {"from": row.get("src"), "to": row.get("dst")}
+    native = _pick(row, "kind", "count", "peer_access", "duplex", "copy_engines") | {
+        "from": row.get("src"),
+        "to": row.get("dst"),
+    }
     return native | _native_figures(row, "bandwidth", "latency")
 
 

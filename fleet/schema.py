@@ -1,160 +1,41 @@
-"""The shape of `fleet.yaml` version 1 as pydantic models: which fields there are, and how each value is written.
+"""The shape of `fleet.yaml` version 1 as pydantic models: which fields there are.
 
-What joins fields (ids, link ends, indices) is checked in `fleet.references`. Values arrive as text, see
-`fleet.yaml_source`; a figure becomes a Quantity by `fleet.figures`.
+How each value is written is in `fleet.fields`; what joins fields (ids, link ends, indices) in `fleet.references`.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
-from pydantic_core.core_schema import ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fleet import figures
-from fleet.identity import ID_PATTERN
-from fleet.machine import UNKNOWN, Quantity
-from fleet.units import PS_PER_SECOND, UnitError, parse_bytes, parse_rate, parse_seconds, parse_utilization
+from fleet.fields import (
+    Amount,
+    Count,
+    Duplex,
+    Each,
+    End,
+    Flag,
+    Id,
+    Kind,
+    LinkKind,
+    Managed,
+    PeerAccess,
+    Prose,
+    Rate,
+    Scope,
+    Share,
+    Size,
+    SizeOrNone,
+    Time,
+    Whole,
+    one_of,
+)  # fmt: skip
+from fleet.machine import UNKNOWN
 from fleet.yaml_source import Path, nearest, printable
 
 SCHEMA = "kvwaybill/fleet/1"
-MAX_LATENCY = 1000 * PS_PER_SECOND
-"""Below this the JSON number `latency_s` carries picoseconds exactly."""
-MAX_PLAIN_INT = 1_000_000
-
-
-def _refuse(message: str) -> PydanticCustomError:
-    return PydanticCustomError("fleet", "{reason}", {"reason": message})
-
-
-def _id(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(ID_PATTERN, value, re.ASCII):
-        raise _refuse("must be 1 to 64 of A-Z a-z 0-9 . _ / : - (free text belongs in label)")
-    return value
-
-
-def _prose(value: Any) -> str:
-    if not figures.is_prose(value):
-        raise _refuse(figures.PROSE_RULE)
-    return unicodedata.normalize("NFC", value)
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, str) or not re.fullmatch(r"0|[1-9][0-9]{0,6}", value, re.ASCII):
-        raise _refuse("must be a plain whole number, e.g. 1 (no sign, no leading 0, no 0x, no decimals)")
-    return int(value)
-
-
-def _positive(value: Any) -> int:
-    number = _whole(value)
-    if not 1 <= number <= MAX_PLAIN_INT:
-        raise _refuse(f"must be a whole number from 1 to {MAX_PLAIN_INT}")
-    return number
-
-
-def _flag(value: Any) -> bool:
-    if value not in ("true", "false"):
-        raise _refuse("must be true or false")
-    return bool(value == "true")
-
-
-def _one_of(*words: str) -> BeforeValidator:
-    def check(value: Any) -> str:
-        if value not in words:
-            hint = nearest(value, words) if isinstance(value, str) else ""
-            raise _refuse(f"must be one of {', '.join(words)}{hint}")
-        return str(value)
-
-    return BeforeValidator(check)
-
-
-def _share(value: Any) -> Fraction:
-    try:
-        return parse_utilization(value if isinstance(value, str) else "")
-    except UnitError as error:
-        raise _refuse(str(error)) from error
-
-
-def _quantity(value: Any, info: ValidationInfo, parse: figures.Parser) -> Quantity:
-    source = (info.context or {}).get("source", "")
-    try:
-        return figures.read_quantity(value, parse, source)
-    except figures.FigureFaults as faults:
-        raise PydanticCustomError("figure", "see ctx", {"faults": faults.faults}) from faults
-
-
-def _size(value: Any, info: ValidationInfo) -> Quantity:
-    return _quantity(value, info, _above_zero(parse_bytes))
-
-
-def _size_or_none(value: Any, info: ValidationInfo) -> Quantity:
-    return _quantity(value, info, parse_bytes)
-
-
-def _rate(value: Any, info: ValidationInfo) -> Quantity:
-    network = info.data.get("kind") == "net"
-    return _quantity(value, info, _above_zero(lambda text: parse_rate(text, network=network)))
-
-
-def _time(value: Any, info: ValidationInfo) -> Quantity:
-    return _quantity(value, info, _below_the_bound)
-
-
-def _below_the_bound(text: str) -> int:
-    value = parse_seconds(text)
-    if value >= MAX_LATENCY:
-        raise UnitError(f"{printable(text)} is no latency of a link; it must lie below 1000 s")
-    return value
-
-
-def _bytes(value: Any, info: ValidationInfo) -> int:
-    figure = _quantity(value, info, parse_bytes)
-    if figure.value is None:
-        raise _refuse("must be an amount, e.g. 1 GiB")
-    return figure.value
-
-
-def _above_zero(parse: figures.Parser) -> figures.Parser:
-    def checked(text: str) -> int:
-        value = parse(text)
-        if value == 0:
-            raise UnitError("0 is no figure here; leave the line out when it is not known or not there")
-        return value
-
-    return checked
-
-
-Id = Annotated[str, BeforeValidator(_id), Field(pattern=f"^{ID_PATTERN}$")]
-Prose = Annotated[str, BeforeValidator(_prose), Field(max_length=figures.MAX_PROSE)]
-Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[int, BeforeValidator(_positive), Field(ge=1, le=MAX_PLAIN_INT)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
-Kind = Annotated[Literal["gpu", "cpu", "npu"], _one_of("gpu", "cpu", "npu")]
-LinkKind = Annotated[
-    Literal["nvlink", "xgmi", "pcie", "c2c", "net", "host"], _one_of("nvlink", "xgmi", "pcie", "c2c", "net", "host")
-]
-PeerAccess = Annotated[Literal["direct", "staged", "unknown"], _one_of("direct", "staged", "unknown")]
-Size = Annotated[Quantity, PlainValidator(_size), WithJsonSchema(figures.figure_json_schema("80 GiB"))]
-SizeOrNone = Annotated[Quantity, PlainValidator(_size_or_none), WithJsonSchema(figures.figure_json_schema("1 GiB"))]
-Rate = Annotated[Quantity, PlainValidator(_rate), WithJsonSchema(figures.figure_json_schema("450 GB/s"))]
-Time = Annotated[Quantity, PlainValidator(_time), WithJsonSchema(figures.figure_json_schema("9.79 us"))]
-Amount = Annotated[int, PlainValidator(_bytes), WithJsonSchema({"type": "string", "examples": ["1 GiB"]})]
-Share = Annotated[
-    Fraction, PlainValidator(_share), WithJsonSchema({"type": ["string", "number"], "examples": [0.9, "90 %"]})
-]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class FilePart(BaseModel):
@@ -175,30 +56,46 @@ class FilePart(BaseModel):
 
 
 class MemoryFile(FilePart):
-    """One memory of a device or of a SKU."""
+    """One memory of a device or of a SKU. `shared`: others address the same bytes, those of one `physical` name."""
 
     name: Id
     role: Prose = "main"
     capacity: Size = UNKNOWN
     bandwidth: Rate = UNKNOWN
     granule: Size = UNKNOWN
+    within: Id | None = None
+    scope: Scope | None = None
+    managed: Managed = "explicit"
+    shared: Flag = False
+    physical: Id | None = None
+
+
+class PortFile(FilePart):
+    """What a card can be joined by: how many lanes it has, and what one of them carries one way."""
+
+    count: Count = 1
+    bandwidth: Rate = UNKNOWN
+    latency: Time = UNKNOWN
 
 
 class SkuFile(FilePart):
-    """What every device of one kind has in common."""
+    """What every device of one kind has in common. `extends` names a SKU of the catalog to begin with."""
 
-    kind: Kind
+    extends: Id | None = None
+    kind: Kind | None = None
     arch: Prose | None = None
     label: Prose | None = None
     memories: tuple[MemoryFile, ...] = ()
     default_memory: Id | None = None
     runtime: SizeOrNone | None = None
+    ports: dict[LinkKind, PortFile] = Field(default_factory=dict)
 
 
 class DeviceFile(FilePart):
-    """One device. A field given here stands in place of its SKU's."""
+    """One device, or `count` of them (id:0, id:1 ...). A field given here stands in place of its SKU's."""
 
     id: Id
+    count: Count | None = None
     sku: Id | None = None
     kind: Kind | None = None
     arch: Prose | None = None
@@ -211,6 +108,8 @@ class DeviceFile(FilePart):
     uuid: Prose | None = None
     pci: Prose | None = None
     numa: Whole | None = None
+    parent: Id | None = None
+    profile: Prose | None = None
 
 
 class HostFile(FilePart):
@@ -222,17 +121,79 @@ class HostFile(FilePart):
     numa_nodes: Count | None = None
 
 
-class LinkFile(FilePart):
-    """One one-way link, or both directions with `bidirectional`. bandwidth: all `count` lanes, one direction."""
+class SwitchFile(FilePart):
+    """A node that passes bytes on: an NVSwitch, a PCIe switch or root port, a switch of the network."""
 
-    src: Id = Field(alias="from")
-    dst: Id = Field(alias="to")
+    id: Id
+    count: Count | None = None
+    kind: LinkKind
+    host: Id | None = None
+    tier: Whole | None = None
+    label: Prose | None = None
+
+
+class NicFile(FilePart):
+    """A network card of a host."""
+
+    id: Id
+    count: Count | None = None
+    host: Id | None = None
+    pci: Prose | None = None
+    numa: Whole | None = None
+    label: Prose | None = None
+
+
+class LinkFile(FilePart):
+    """One one-way link, or both directions with `bidirectional`. bandwidth: all `count` lanes, one direction.
+
+    An end with `*` stands for every id that it matches; with two such ends `each` says which go together.
+    """
+
+    src: End = Field(alias="from")
+    dst: End = Field(alias="to")
+    each: Each | None = None
     kind: LinkKind
     count: Count = 1
     bandwidth: Rate = UNKNOWN
     latency: Time = UNKNOWN
     peer_access: PeerAccess | None = None
     bidirectional: Flag = False
+    duplex: Duplex | None = None
+    copy_engines: Count | None = None
+
+
+class NodeFile(FilePart):
+    """A template, or a shipped fleet, stamped once as `id/...`, or `count` times as `id0/...`, `id1/...`."""
+
+    id: Id
+    template: Id
+    count: Count | None = None
+
+
+class DomainFile(FilePart):
+    """Devices that reach each other over one fabric."""
+
+    kind: LinkKind
+    members: tuple[End, ...]
+
+
+class FabricFile(FilePart):
+    """How nodes are joined: domains by name, and the names of the tiers of switches, the leaf tier first."""
+
+    domains: dict[Id, DomainFile] = Field(default_factory=dict)
+    tiers: tuple[Prose, ...] = ()
+
+
+class PartFile(FilePart):
+    """What a fleet and a template have in common: the rows of one machine, or of several."""
+
+    label: Prose | None = None
+    hosts: tuple[HostFile, ...] = ()
+    devices: tuple[DeviceFile, ...] = ()
+    switches: tuple[SwitchFile, ...] = ()
+    nics: tuple[NicFile, ...] = ()
+    nodes: tuple[NodeFile, ...] = ()
+    links: tuple[LinkFile, ...] = ()
 
 
 class BudgetFile(FilePart):
@@ -242,22 +203,22 @@ class BudgetFile(FilePart):
     reserve: Amount = 0
 
 
-class FleetFile(FilePart):
+class FleetFile(PartFile):
     """A whole fleet.yaml."""
 
-    schema_name: Annotated[Literal["kvwaybill/fleet/1"], _one_of(SCHEMA)] = Field(alias="schema")
+    schema_name: Annotated[Literal["kvwaybill/fleet/1"], one_of(SCHEMA)] = Field(alias="schema")
     name: Id
-    label: Prose | None = None
+    extends: Id | None = None
+    include: tuple[Id, ...] = ()
     skus: dict[Id, SkuFile] = Field(default_factory=dict)
-    hosts: tuple[HostFile, ...] = ()
-    devices: tuple[DeviceFile, ...]
-    links: tuple[LinkFile, ...] = ()
+    templates: dict[Id, PartFile] = Field(default_factory=dict)
+    fabric: FabricFile = Field(default_factory=FabricFile)
     budget: BudgetFile = Field(default_factory=BudgetFile)
 
 
 def fleet_schema() -> dict[str, Any]:
-    """The JSON Schema of fleet.yaml version 1."""
-    return FleetFile.model_json_schema(by_alias=True)
+    """The JSON Schema of fleet.yaml version 1; `schemas/fleet.schema.json` holds the same."""
+    return {"$schema": DIALECT} | FleetFile.model_json_schema(by_alias=True)
 
 
 def validate(data: Any, source: str) -> tuple[FleetFile | None, list[tuple[Path, str, bool]]]:
@@ -299,20 +260,30 @@ _EXAMPLES = {
     "id": "; write e.g. id: gpu:0",
     "from": "; write the id at which the link begins, e.g. from: gpu:0",
     "to": "; write the id at which the link ends, e.g. to: gpu:1",
-    "devices": "; a fleet has at least one device",
+    "template": "; write the name of a template of this file, or of a shipped fleet",
+}
+
+
+_SECTIONS: dict[str, type[FilePart]] = {
+    "skus": SkuFile,
+    "hosts": HostFile,
+    "devices": DeviceFile,
+    "switches": SwitchFile,
+    "nics": NicFile,
+    "nodes": NodeFile,
+    "links": LinkFile,
+    "budget": BudgetFile,
+    "fabric": FabricFile,
 }
 
 
 def _fields(path: Path) -> list[str]:
     """The fields of the mapping at `path`."""
-    sections: dict[str, type[FilePart]] = {
-        "skus": SkuFile,
-        "hosts": HostFile,
-        "devices": DeviceFile,
-        "links": LinkFile,
-        "budget": BudgetFile,
-    }
-    model: type[FilePart] = sections.get(str(path[0]), FleetFile) if path else FleetFile
-    if "memories" in path[2:]:
-        model = MemoryFile
+    model: type[FilePart] = FleetFile
+    if path and path[0] == "templates":
+        model, path = PartFile, path[2:]
+    if path:
+        model = _SECTIONS.get(str(path[0]), model)
+    inner: dict[str, type[FilePart]] = {"memories": MemoryFile, "ports": PortFile, "domains": DomainFile}
+    model = next((inner[str(step)] for step in path[1:] if step in inner), model)
     return [field.alias or name for name, field in model.model_fields.items()]

@@ -413,7 +413,8 @@ def test_the_json_schema_of_the_file_names_every_field():
     from fleet.schema import fleet_schema
 
     schema = fleet_schema()
-    assert set(schema["properties"]) == {"schema", "name", "label", "skus", "hosts", "devices", "links", "budget"}
+    own = {"schema", "name", "extends", "include", "skus", "templates", "fabric", "budget", "label"}
+    assert set(schema["properties"]) == own | {"hosts", "devices", "switches", "nics", "nodes", "links"}
     assert schema["additionalProperties"] is False
     assert set(schema["$defs"]["LinkFile"]["required"]) == {"from", "to", "kind"}
     json.dumps(schema)
