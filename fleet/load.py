@@ -23,6 +23,7 @@ from fleet.render import NATIVE_NAMES, is_document, native_form
 from fleet.yaml_source import Document, Path, field_name, nearest, parse_text, printable, read_text
 
 if TYPE_CHECKING:
+    from fleet.readers import Reading
     from fleet.schema import FleetFile
 
 __all__ = ["NO_RUNTIME", "load_fleet"]
@@ -40,7 +41,7 @@ def load_fleet(path_or_catalog_name: str, *, text: str | None = None, sku: str |
     shown = printable(name, 200)
     if text is None:
         text, shown = find_text(name)
-    if not _NATIVE.search(text):
+    if not is_native(text):
         fleet = _foreign(text, name, shown, sku)
         if fleet is not None:
             return fleet
@@ -51,6 +52,11 @@ def load_fleet(path_or_catalog_name: str, *, text: str | None = None, sku: str |
     return replace(fleet, warnings=(unused, *fleet.warnings))
 
 
+def is_native(text: str) -> bool:
+    """Whether a text names the schema of a fleet file, or of the JSON of `fleet show`, at the beginning of a line."""
+    return _NATIVE.search(text) is not None
+
+
 def _foreign(text: str, name: str, shown: str, sku: str | None) -> Fleet | None:
     """The fleet of a text of another format; None where none is recognised."""
     from fleet.readers import matching, read_foreign
@@ -59,11 +65,15 @@ def _foreign(text: str, name: str, shown: str, sku: str | None) -> Fleet | None:
         return None
     reading = read_foreign(text, shown, sku=sku)
     if reading.fleet is None:
-        message = (
-            "holds measurements and no machine; lay them over a fleet with: kvwaybill fleet import FILE --onto FLEET"
-        )
-        raise DescriptionError.at(shown, "", message)
+        raise DescriptionError.at(shown, "", no_machine(reading))
     return replace(reading.fleet, source=name)
+
+
+def no_machine(reading: Reading) -> str:
+    """Why a text cannot stand for a fleet."""
+    if reading.overlay:
+        return "holds measurements and no machine; lay them over one: kvwaybill fleet import FILE --onto FLEET"
+    return "; ".join(("describes no device that a phase could run on", *reading.warnings))
 
 
 def _native(text: str, name: str, shown: str) -> Fleet:
