@@ -8,7 +8,6 @@ rate of one direction alone: they stay in the notes. SUM and COEFFICIENT lines a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -24,11 +23,11 @@ NAME = "nvbandwidth"
 MAX_COLUMNS = 4096
 
 _TITLE = re.compile(
-    r"^\s*(?P<what>.*?)\s*\b(?P<row>CPU|GPU|Node|Process)\s*\(\s*row\s*\)\s*(?P<arrow><->|->|<-)\s*"
-    r"(?P<col>CPU|GPU|Node|Process)\s*\(\s*col(?:umn)?\s*\)\s*(?P<part>[A-Za-z0-9 ]*?)\s*"
-    r"(?:bandwidth|latency)?\s*\((?P<unit>[^()]*)\)\s*$",
+    r"\b(?P<row>CPU|GPU|Node|Process) ?\( ?row ?\) ?(?P<arrow><->|->|<-) ?(?P<col>CPU|GPU|Node|Process) ?"
+    r"\( ?col(?:umn)? ?\) ?(?:[A-Za-z0-9]{1,20} ){0,3}\((?P<unit>[^()]{1,20})\)$",
     re.IGNORECASE,
 )
+_MAX_TITLE = 400
 _RUNNING = re.compile(r"^\s*Running\s+([A-Za-z0-9_]{1,100})\.?\s*$", re.IGNORECASE)
 _SUM = re.compile(r"^\s*SUM\s+([A-Za-z0-9_]{1,120})\s+([0-9.]+)\s*$")
 _VERSION = re.compile(r"^\s*nvbandwidth Version:\s*(\S+)", re.MULTILINE)
@@ -61,11 +60,12 @@ class _Matrix:
 
 def matches(text: str) -> bool:
     """Whether a matrix title, or the tool's version line, is in the text."""
-    return _VERSION.search(text) is not None or any("(row)" in line and _TITLE.match(line) for line in _short(text))
+    return _VERSION.search(text) is not None or ("(" in text and any(map(_title, lines_of(text))))
 
 
-def _short(text: str) -> Iterable[str]:
-    return (line for line in lines_of(text) if len(line) < 400)
+def _title(line: str) -> re.Match[str] | None:
+    """The title of a matrix, blanks run together so that no line is slow to look at."""
+    return _TITLE.search(" ".join(line.split())) if "(" in line and len(line) < _MAX_TITLE else None
 
 
 def read(text: str, source: str, *, sku: str | None = None) -> Reading:
@@ -102,7 +102,7 @@ def _matrices(lines: list[str], faults: Faults) -> tuple[list[_Matrix], dict[str
         if len(line) > 200_000:
             faults.tell(number, "", "a line of more than 200,000 characters is no row of a matrix")
             continue
-        started, summed, title = _RUNNING.match(line), _SUM.match(line), _TITLE.match(line) if len(line) < 400 else None
+        started, summed, title = _RUNNING.match(line), _SUM.match(line), _title(line)
         if started:
             running, current, last = started[1], None, None
         elif title:
