@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
+from planner.orders import OrderedWorkload
 from scenarios.case import Case, Document
 from scenarios.finding import Finding, failed, passed, waived
 
 _MOST_TOLD = 6
+_WORDS = tuple(sorted({field.name for field in fields(OrderedWorkload)} - {"prompt_ids"}))
+"""What orders say of the request; keys that nobody here knows are ignored, as everywhere in a document."""
 
 
 def orders_unchanged(case: Case) -> Finding:
@@ -38,7 +42,7 @@ def _changes(first: Document, second: Document) -> Iterator[str]:
     for what, key in (("devices", "id"), ("fences", "arena"), ("arenas", "arena")):
         yield from _changed_by_name(what, key, first[what], second[what])
     yield from _changed_steps(first["steps"], second["steps"])
-    for word in sorted({*first["workload"], *second["workload"]} - {"prompt_ids"}):
+    for word in _WORDS:
         yield from _changed(f"workload {word}", first["workload"].get(word), second["workload"].get(word))
 
 

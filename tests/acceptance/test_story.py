@@ -203,10 +203,12 @@ def test_the_matrix_of_the_readme_is_the_one_that_prove_prints(ask: Ask) -> None
     assert answer.code == 0
 
     def matrix(text: str) -> list[str]:
+        """The numbers above the title, the checks, the legend, and the sabotages by name."""
         lines = [line.rstrip() for line in text.splitlines()]
-        start = next(number for number, line in enumerate(lines) if "Checks x sabotages" in line)
-        end = next(number for number, line in enumerate(lines) if number > start and line and line[0] != " ")
-        return [line for line in lines[start:end] if line]
+        title = next(number for number, line in enumerate(lines) if "Checks x sabotages" in line)
+        names = next(number for number, line in enumerate(lines) if number > title and line.startswith("Sabotages"))
+        end = next(number for number, line in enumerate(lines) if number > names and line[:1] != " ")
+        return [line for line in lines[title - 1 : end] if line]
 
     readme = "\n".join(line.removeprefix("    ") for line in (ROOT / "README.md").read_text().splitlines())
     printed = matrix(answer.out)
