@@ -77,17 +77,24 @@ def no_machine(reading: Reading) -> str:
 
 
 def _native(text: str, name: str, shown: str) -> Fleet:
-    document = parse_text(text, shown)
+    try:
+        document = parse_text(text, shown)
+    except DescriptionError as error:
+        if is_native(text) or not error.faults[-1].line:
+            raise
+        raise DescriptionError([*error.faults[:-1], _no_format(error.faults[-1])]) from error
     if not isinstance(document.data, dict):
-        message = f"must be a mapping that begins with schema: kvwaybill/fleet/1{_formats()}"
-        raise DescriptionError([*document.faults, document.fault((), message)])
+        fault = document.fault((), "must be a mapping that begins with schema: kvwaybill/fleet/1")
+        raise DescriptionError([*document.faults, _no_format(fault)])
     return _read(_Input(document, document.data, name))
 
 
-def _formats() -> str:
+def _no_format(fault: Fault) -> Fault:
+    """The fault of a text that is no fleet file, with what else was looked for in it."""
     from fleet.readers import format_names
 
-    return f"; it is no other format that is read here either (looked for {', '.join(format_names())})"
+    looked = f"no other format that is read here was found either (looked for {', '.join(format_names())})"
+    return replace(fault, message=f"{fault.message}; {looked}")
 
 
 def find_text(name: str) -> tuple[str, str]:

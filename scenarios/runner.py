@@ -22,7 +22,7 @@ from scenarios.limits import run_limits, witnesses_of
 
 if TYPE_CHECKING:
     from executor.hands import Hands
-    from executor.run import Loss
+    from executor.run import Loss, Path
     from executor.tokenizer import Tokenizer
     from executor.weights import Weights
 
@@ -41,6 +41,7 @@ class Bench:
     weights: Weights
     tokenizer: Tokenizer | None
     backend: str
+    path: Path | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -48,6 +49,7 @@ def set_up(
     plan: Document,
     *,
     backend: str = "numba",
+    path: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
     fleet: str | None = None,
@@ -56,7 +58,7 @@ def set_up(
     """Opens the checkpoint and the tokenizer of an admitted plan; paths given here stand for the plan's own.
 
     Raises DescriptionError when a file is not the one that the plan was made for, and says in words what the executor
-    cannot do. `prompt` must come to exactly P tokens.
+    cannot do. `prompt` must come to exactly P tokens. `path`: fused, dispatch, or None for the executor's choice.
     """
     from executor.tokenizer import load_tokenizer
     from executor.weights import open_weights
@@ -65,18 +67,20 @@ def set_up(
     inputs = plan["inputs"]
     if inputs["model"].get("format") == _WITHOUT_WEIGHTS:
         raise _no_weights(inputs["model"])
-    _check_executable(orders, backend)
+    how = _check_executable(orders, backend, path)
     _check_there({} if model else {"model": inputs["model"]["path"]}, tokenizer, inputs)
     if fleet is not None:
         _check_fleet(fleet, inputs)
-    path = model or inputs["model"]["path"]
-    read = load_model(path)
+    checkpoint = model or inputs["model"]["path"]
+    read = load_model(checkpoint)
     if read.digest != inputs["model"]["digest"]:
         raise DescriptionError.at(
-            path or read.name, "model", "is another checkpoint than the plan was made for (digests differ); admit again"
+            checkpoint or read.name,
+            "model",
+            "is another checkpoint than the plan was made for (digests differ); admit again",
         )
     if read.format == _WITHOUT_WEIGHTS:
-        raise _no_weights({"path": path, "name": read.name})
+        raise _no_weights({"path": checkpoint, "name": read.name})
     words = tokenizer or inputs["tokenizer"]["path"]
     spoken = None
     _check_tokenizer(words, inputs["tokenizer"]["digest"], read)
@@ -85,7 +89,7 @@ def set_up(
     orders = _with_prompt(orders, spoken, prompt)
     weights = open_weights(read)
     return Bench(
-        plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend,
+        plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend, path=how,
         warnings=(*read.warnings, *weights.check()),
     )  # fmt: skip
 
@@ -130,13 +134,14 @@ def _check_tokenizer(path: str | None, planned: str | None, model: Model) -> Non
 def _check_fleet(path: str, inputs: Document) -> None:
     from fleet.load import load_fleet
 
-    if load_fleet(path).digest != inputs["fleet"]["digest"]:
+    if load_fleet(path, sku=inputs["fleet"].get("sku")).digest != inputs["fleet"]["digest"]:
         raise DescriptionError.at(path, "fleet", "is not the fleet that the plan was made for; admit again")
 
 
-def _check_executable(orders: Orders, backend: str) -> None:
-    """What admission may price and the executor does not compute, all at once and in words."""
-    from executor.discovery import find_backends, probe
+def _check_executable(orders: Orders, backend: str, path: str | None) -> Path | None:
+    """What admission may price and the executor does not compute, all at once and in words; gives the path checked."""
+    from executor.discovery import find_backends, load_backend, probe
+    from executor.run import PATHS, chosen_path
 
     work = orders.workload
     faults = []
@@ -157,6 +162,11 @@ def _check_executable(orders: Orders, backend: str) -> None:
     answer = probe(backend)
     if isinstance(answer, str):
         raise InconclusiveError(f"backend {backend} cannot run here: {answer}")
+    how = next((known for known in PATHS if known == path), None)
+    if path is not None and how is None:
+        raise DescriptionError.at("run", "path", f"{path!r} is unknown; use {' or '.join(PATHS)}")
+    chosen_path(orders, load_backend(backend), how)
+    return how
 
 
 def _with_prompt(orders: Orders, tokenizer: Tokenizer | None, prompt: str | None) -> Orders:
@@ -196,7 +206,7 @@ def execute(
     from executor.facts import run_document
     from executor.run import Executor
 
-    options: dict[str, Any] = {"hands": hands, "without": without, "memory": memory, "lose": lose}
+    options: dict[str, Any] = {"hands": hands, "without": without, "memory": memory, "lose": lose, "path": bench.path}
     with Executor(bench.orders, bench.weights, bench.backend, **options) as executor:
         facts = executor.run()
     return told(bench, run_document(facts, plan_id=bench.plan["id"]))

@@ -33,6 +33,7 @@ class Wanted:
     """
 
     fleet: str
+    sku: str | None = None
     model: str | None = None
     tokenizer: str | None = None
     prompt: str | None = None
@@ -99,7 +100,7 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
     fleet: Fleet | None = None
     model: Model | None = None
     try:
-        fleet = load_fleet(wanted.fleet, text=fleet_text)
+        fleet = load_fleet(wanted.fleet, text=fleet_text, sku=wanted.sku)
     except DescriptionError as error:
         faults.extend(error.faults)
     try:
@@ -210,7 +211,8 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
     where = {"prefill": placement.prefill, "decode": placement.decode}
     inputs: dict[str, Any] = {
         "scenario": wanted.name,
-        "fleet": {"name": ask.fleet.name, "path": wanted.fleet, "digest": ask.fleet.digest},
+        "fleet": {"name": ask.fleet.name, "path": wanted.fleet, "digest": ask.fleet.digest}
+        | ({} if wanted.sku is None else {"sku": wanted.sku}),
         "model": {
             "name": model.name,
             "path": wanted.model,

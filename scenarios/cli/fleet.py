@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fleet.errors import DescriptionError
+from scenarios.cli import fleet_import
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
 from scenarios.cli.kinds import refuse_other_kinds
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
     """Adds the group."""
     group = new_app("Check, show and list fleet files.")
     app.add_typer(group, name="fleet")
+    fleet_import.register(group)
 
     @command(group, "check")
     def check(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:

@@ -14,6 +14,10 @@ FleetOption = Annotated[
         help="Fleet file, shipped name (kvwaybill fleet catalog), or - for stdin; repeat to compare.",
     ),
 ]
+SkuOption = Annotated[
+    str | None,
+    typer.Option("--sku", metavar="S", help="The card of a fleet that names none, e.g. a topology matrix."),
+]
 OneFleet = Annotated[str | None, typer.Option("--fleet", metavar="F", help="Fleet file or shipped name.")]
 ModelOption = Annotated[
     str | None,
@@ -88,6 +92,8 @@ UtilizationOption = Annotated[
 TensorParallelOption = Annotated[
     int | None, typer.Option("--tp", metavar="N", help="Tensor parallel degree; only 1: no tensor is split.")
 ]
+_PATHS = "fused (default): a phase is one compiled call; dispatch: one operation after the other, as attention: host is."
+PathOption = Annotated[str | None, typer.Option("--path", metavar="P", help=_PATHS)]
 BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it (kvwaybill backends).")]
 
 
@@ -110,6 +116,14 @@ def check_out(flag: str, path: str) -> None:
     if not path:
         wrong_use(f"{flag} '': an empty path; name a file, or - for stdout")
     check_writable(path)
+
+
+def check_path(path: str | None) -> None:
+    """Refuses a path that there is not."""
+    from scenarios.cli.frame import wrong_use
+
+    if path not in (None, "fused", "dispatch"):
+        wrong_use(f"--path {path}: there is fused and dispatch")
 
 
 def check_parallel(degree: int | None) -> None:
