@@ -24,6 +24,7 @@ from fleet.units import MAX_FIGURE, PS_PER_SECOND, format_bytes
 from fleet.yaml_source import Document, Path, parse_text, printable
 
 NAME = "aiconfigurator"
+MAX_TEXT = 256 * 1024
 
 _SECTION = r"^[ ]*{}:[ \t]*(?:#[^\n]*)?\r?$"
 _GPU, _NODE = re.compile(_SECTION.format("gpu"), re.MULTILINE), re.compile(_SECTION.format("node"), re.MULTILINE)
@@ -46,6 +47,10 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     `notes` hold what a Fleet cannot: compute rates, power, rates between nodes and racks, memory of NCCL and others.
     Raises DescriptionError with every fault.
     """
+    if len(text) > MAX_TEXT:
+        raise DescriptionError.at(
+            printable(source, 200), "", f"is larger than {MAX_TEXT // 1024} KiB; one system a file"
+        )
     document = parse_text(text, printable(source, 200))
     system = _System(document)
     count = system.count()

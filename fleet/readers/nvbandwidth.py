@@ -20,7 +20,8 @@ from fleet.units import MAX_FIGURE
 from fleet.yaml_source import printable
 
 NAME = "nvbandwidth"
-MAX_COLUMNS = 4096
+MAX_COLUMNS = 1024
+MAX_CELLS = 200_000
 
 _TITLE = re.compile(
     r"\b(?P<row>CPU|GPU|Node|Process) ?\( ?row ?\) ?(?P<arrow><->|->|<-) ?(?P<col>CPU|GPU|Node|Process) ?"
@@ -30,7 +31,7 @@ _TITLE = re.compile(
 _MAX_TITLE = 400
 _RUNNING = re.compile(r"^\s*Running\s+([A-Za-z0-9_]{1,100})\.?\s*$", re.IGNORECASE)
 _SUM = re.compile(r"^\s*SUM\s+([A-Za-z0-9_]{1,120})\s+([0-9.]+)\s*$")
-_VERSION = re.compile(r"^\s*nvbandwidth Version:\s*(\S+)", re.MULTILINE)
+_VERSION = re.compile(r"^[^\S\n]*nvbandwidth Version:[^\S\n]*(\S+)", re.MULTILINE)
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?", re.ASCII)
 _RATES = {"MB/s": 10**6, "GB/s": 10**9, "TB/s": 10**12}
 _TIMES = {"ns": 10**3, "us": 10**6}
@@ -98,7 +99,15 @@ def _matrices(lines: list[str], faults: Faults) -> tuple[list[_Matrix], dict[str
     running: str | None = None
     current: _Matrix | None = None
     last: _Matrix | None = None
+    cells = 0
     for number, line in enumerate(lines, start=1):
+        if cells > MAX_CELLS:
+            faults.tell(number, "", f"more than {MAX_CELLS:,} cells; split the text")
+            break
+        if not line or line.isspace():
+            if current is not None and current.rows:
+                current = None
+            continue
         if len(line) > 200_000:
             faults.tell(number, "", "a line of more than 200,000 characters is no row of a matrix")
             continue
@@ -113,8 +122,9 @@ def _matrices(lines: list[str], faults: Faults) -> tuple[list[_Matrix], dict[str
             if last is not None:
                 last.test = summed[1]  # more exact than the Running line: read1, read2, total
             last = current = None
-        elif current is not None and not _row(current, line, number, faults):
-            current = None
+        elif current is not None:
+            cells += len(current.columns)
+            current = current if _row(current, line, number, faults) else None
     for matrix in found:
         _complete(matrix, faults)
     return found, sums
@@ -130,8 +140,6 @@ def _sum(match: re.Match[str], number: int, sums: dict[str, Decimal], faults: Fa
 def _row(matrix: _Matrix, line: str, number: int, faults: Faults) -> bool:
     """Takes a header or a row of the matrix; False where the matrix has ended."""
     cells = line.split()
-    if not cells:
-        return not matrix.rows
     if not matrix.columns:
         if not all(re.fullmatch(r"[0-9]{1,4}", cell, re.ASCII) for cell in cells):
             faults.tell(number, "", "the numbers of the columns must stand below the title of a matrix")

@@ -31,7 +31,7 @@ _BANDWIDTH = re.compile(
 _LATENCY = re.compile(r"^\s*P2P=(Enabled|Disabled) Latency (?:\(P2P Writes\) )?Matrix \(us\)\s*$")
 _HEADER = re.compile(r"^\s*(D\\D|GPU|CPU)((?:\s+\d{1,4})+)\s*$")
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?", re.ASCII)
-_MAX_LINE = 100_000
+_MAX_LINE = 4000
 
 
 @dataclass(slots=True)
@@ -85,6 +85,8 @@ def _parse(lines: list[str], faults: Faults) -> _Found:
     title = ""
     current: _Matrix | None = None
     for number, line in enumerate(lines, start=1):
+        if not line or line.isspace():
+            continue
         if len(line) > _MAX_LINE:
             faults.tell(number, "", f"a line of more than {_MAX_LINE:,} characters is no row of a matrix")
             continue
@@ -96,7 +98,7 @@ def _parse(lines: list[str], faults: Faults) -> _Found:
             current = _begin(found, title, header, number, faults)
         elif current is not None and re.match(r"\s*\d+\s", line):
             _row(current, line.split(), number, faults)
-        elif line.strip():
+        else:
             current = None
             _device(found, line)
     for matrix in found.matrices.values():

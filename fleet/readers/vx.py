@@ -22,6 +22,7 @@ from fleet.machine import UNKNOWN, Device, Figure, Fleet, Host, Link, Memory, Qu
 from fleet.readers import Reading
 from fleet.readers.vx_costs import (
     HOST_SPACE,
+    by_name,
     cost_ps,
     derived_cost,
     edge_cost,
@@ -59,6 +60,7 @@ __all__ = [
 NAME = "vx"
 HOST = "host"
 ASSUMED = "assumed (policy)"
+MAX_TOLD = 50
 
 _BLOCK = re.compile(r"^[^\S\n]*(?:Memory|Topology)[^\S\n]+[^\W\d]\w*\s*\{", re.MULTILINE)
 _PROGRAM = re.compile(r"^[^\S\n]*(?:pub[^\S\n]+)?fn[^\S\n]+\w+[^\n]*\(", re.MULTILINE)
@@ -300,10 +302,11 @@ def _devices(machine: VxMachine, row: _Row) -> list[Device]:
 def _kept_edges(machine: VxMachine, ends: dict[str, list[str]]) -> list[VxEdge]:
     """The edges between hosts and devices; of several between the same two the one that Vx routes over."""
     best: dict[tuple[str, str], VxEdge] = {}
+    spaces = by_name(machine)
     for edge in machine.edges:
         way = (edge.src, edge.dst)
         if edge.src in ends and edge.dst in ends and edge.src != edge.dst:
-            best[way] = min(best.get(way, edge), edge, key=lambda e: edge_key(machine, e))
+            best[way] = min(best.get(way, edge), edge, key=lambda e: edge_key(spaces, e))
     return list(best.values())
 
 
@@ -350,7 +353,12 @@ def _odd(machine: VxMachine, rows: list[_Row], kept: list[VxEdge]) -> list[str]:
             told.append(f"Memory {space.name} is left out: no topology owns it and no transfer joins it to a device")
         if space.within is not None and space.within not in spaces:
             told.append(f"Memory {space.name} lies within {space.within}, which is not declared")
-    told += [_left_out(edge) for edge in machine.edges if edge not in kept and not _on_die(edge, spaces, devices)]
+    lines = {(edge.line, edge.src, edge.dst) for edge in kept}
+    told += [
+        f"line {edge.line}: transfer {edge.src} -> {edge.dst} is left out: not both ends are a device or the host"
+        for edge in machine.edges
+        if (edge.line, edge.src, edge.dst) not in lines and not _on_die(edge, spaces, devices)
+    ][:MAX_TOLD]
     if any(edge.weight is not None for edge in kept):
         told.append("edges with a plain weight have no rate: their time is unknown")
     return told
@@ -360,10 +368,6 @@ def _on_die(edge: VxEdge, spaces: dict[str, VxSpace], devices: set[str]) -> bool
     roots = {_root(spaces, edge.src), _root(spaces, edge.dst)}
     inner = {edge.src, edge.dst} & set(_ON_DIE)
     return len(roots & devices) == 1 and (len(roots) == 1 or bool(inner))
-
-
-def _left_out(edge: VxEdge) -> str:
-    return f"line {edge.line}: transfer {edge.src} -> {edge.dst} is left out: not both ends are a device or the host"
 
 
 def assume_host_return(fleet: Fleet) -> Fleet:

@@ -179,7 +179,7 @@ def cost_ps(machine: VxMachine, src: str, dst: str, nbytes: int) -> int | None:
 _Key = tuple[int, int, int]
 
 
-def _key(spaces: Mapping[str, VxSpace], edge: VxEdge) -> _Key:
+def edge_key(spaces: Mapping[str, VxSpace], edge: VxEdge) -> _Key:
     """(unpriced edges, attoseconds a byte, weight): what a route is chosen by, in this order."""
     if edge.rate is not None and not edge.rate.per_cycle:
         return 0, 10**18 // edge.rate.value, 1
@@ -187,11 +187,6 @@ def _key(spaces: Mapping[str, VxSpace], edge: VxEdge) -> _Key:
     if cost is None or cost.unit != "ps":
         return 1, 0, 1 if edge.weight is None else edge.weight
     return 0, cost.value * _ATTO_PER_PICO // _PROBE, 1
-
-
-def edge_key(machine: VxMachine, edge: VxEdge) -> tuple[int, int, int]:
-    """What Vx prefers an edge by, smallest first: unpriced, attoseconds a byte, weight."""
-    return _key(by_name(machine), edge)
 
 
 def route(machine: VxMachine, src: str, dst: str) -> tuple[str, ...] | None:
@@ -218,7 +213,7 @@ def _search(machine: VxMachine, src: str) -> dict[str, tuple[str, VxEdge]]:
     spaces = by_name(machine)
     out: dict[str, list[tuple[_Key, VxEdge]]] = {}
     for edge in machine.edges:
-        out.setdefault(edge.src, []).append((_key(spaces, edge), edge))
+        out.setdefault(edge.src, []).append((edge_key(spaces, edge), edge))
     came: dict[str, tuple[str, VxEdge]] = {}
     best: dict[str, tuple[_Key, int, str]] = {src: ((0, 0, 0), 0, "")}
     queue: list[tuple[_Key, int, str]] = [((0, 0, 0), 0, src)]

@@ -303,3 +303,9 @@ def test_any_text_is_refused_in_words(text: str) -> None:
     for reader in (nvbandwidth, p2p_bandwidth):
         if not reader.matches(text):
             assert refusal(reader, text)
+
+
+def test_refuses_more_cells_than_any_machine_has() -> None:
+    head = "GPU(row) -> GPU(column) bandwidth (GB/s)\n " + " ".join(str(i) for i in range(700)) + "\n"
+    rows = "".join(f"{i} " + "1 " * 700 + "\n" for i in range(700))
+    assert "more than 200,000 cells" in refusal(nvbandwidth, head + rows)

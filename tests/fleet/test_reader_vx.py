@@ -361,3 +361,13 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
 @settings(max_examples=200, deadline=None)
 def test_a_damaged_machine_file_is_read_or_refused_in_words(at: int, cut: int, put: str) -> None:
     _never_breaks(PAIR[:at] + put + PAIR[at + cut :])
+
+
+def test_a_machine_of_thousands_of_edges_is_read_and_a_larger_one_refused() -> None:
+    spaces = "".join(f"Memory M{i} {{ scope: device, capacity: 1 GiB }}\n" for i in range(60))
+    ways = [f"transfer Memory::M{i} -> Memory::M{j} : 1 GB/s\n" for i in range(60) for j in range(60) if i != j]
+    fleet = vx.read(f"{spaces}Topology T {{ memory: Memory::M0 {''.join(ways)} }}", "m.vx").fleet
+    assert fleet is not None
+    assert len(fleet.links) == len(ways)
+    more = "".join(f"transfer Memory::N{i} -> Memory::N{i + 1} : 1\n" for i in range(6000))
+    assert "more than 5,000 transfers" in faults(f"Topology T {{ memory: Memory::M0 {more} }}")
