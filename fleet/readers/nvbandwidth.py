@@ -103,7 +103,7 @@ def _matrices(lines: list[str], faults: Faults) -> tuple[list[_Matrix], dict[str
     for number, line in enumerate(lines, start=1):
         if cells > MAX_CELLS:
             faults.tell(number, "", f"more than {MAX_CELLS:,} cells; split the text")
-            break
+            faults.stop()
         if not line or line.isspace():
             if current is not None and current.rows:
                 current = None
