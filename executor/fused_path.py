@@ -28,6 +28,11 @@ class FusedPath:
         names = weight_names(machine.model)
         self._ops = [*(("matmul", name) for name in names), ("h2d", "tokens"), ("d2h", "next_token")]
 
+    @property
+    def plain(self) -> bool | None:
+        """The variant of the compiled call, see `executor.packed.fused`: None for packed16, True for plain memory."""
+        return None if self._machine.orders.workload.layout == LAYOUT else True
+
     def run(self, stretch: Stretch, address: Callable[[str], int], places: Sequence[Span]) -> Walked:
         """Walk a stretch. `address` gives the address of a buffer by name, `places` whose memory lies where.
 
@@ -38,8 +43,7 @@ class FusedPath:
 
         book, plan = self.book(places), self.plan(stretch, address)
         ids, chosen, top1 = buffers_of(stretch)
-        plain = None if self._machine.orders.workload.layout == LAYOUT else True
-        outcome = run_phase(plan, book, ids, chosen, top1, None, None, plain)
+        outcome = run_phase(plan, book, ids, chosen, top1, None, None, self.plain)
         check_outcome(outcome, plan, book.state)
         return self.walked(stretch, book, places, chosen, top1)
 

@@ -32,6 +32,7 @@ __all__ = ["Executor", "Guard"]
 BOS = 1
 OBSERVERS = ("arrival", "residency")
 Path = Literal["fused", "dispatch"]
+PATHS: tuple[Path, ...] = ("fused", "dispatch")
 Loss = Literal["decode cache", "prefill cache", "decode weights"]
 """Memory that is poisoned anew when decode begins, to see whether decode rests on it."""
 LOSSES: tuple[Loss, ...] = ("decode cache", "prefill cache", "decode weights")
@@ -354,7 +355,7 @@ def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> P
     DescriptionError where the layout leaves no path: packed buffers are worked on by compiled calls only.
     """
     exists = orders.workload.attention == "device" and backend.runs_fused
-    path: Path = (asked or _default(orders)) if exists else "dispatch"
+    path: Path = (asked or "fused") if exists else "dispatch"
     if path == "dispatch" and orders.workload.layout == LAYOUT:
         raise DescriptionError.at(
             "run",
@@ -362,10 +363,6 @@ def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> P
             f"layout {LAYOUT} runs on the path fused only; leave --path out, or admit with --layout plain",
         )
     return path
-
-
-def _default(orders: Orders) -> Path:
-    return "fused" if orders.workload.layout == LAYOUT else "dispatch"
 
 
 def _known(what: str, given: Collection[str], known: tuple[str, ...]) -> None:

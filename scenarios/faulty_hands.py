@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,11 @@ from executor.events import Copied, Dispatched, Event, Label
 from executor.hands import Hands, Piece
 from executor.instance import BaseInstance, Phase
 from executor.kernels import run_op
-from executor.transformer import Cache, Instance, WeightSet
+from executor.stretch import Span, Stretch, Walked
+from executor.transformer import Cache
 from planner.orders import Step
+from scenarios.another_body import values_before_keys, walk_values_before_keys
+from scenarios.case import BOS
 
 Array = npt.NDArray[Any]
 Stale = dict[tuple[str, int], Array]
@@ -94,11 +99,10 @@ class StaleCache(Hands):
         if not _across(piece):
             super().copy(piece)
             return
-        target = self.target(piece).array
+        target = self.target(piece)
         layers = range(self.machine.model.n_layers) if piece.layer < 0 else [piece.layer]
-        for number, layer in enumerate(layers):
-            part = target[number] if piece.layer < 0 else target
-            part[:] = self.stale[piece.tensor, layer][piece.p0 : piece.p1]
+        parts = [self.stale[piece.tensor, layer][piece.p0 : piece.p1] for layer in layers]
+        target.put(np.stack(parts) if piece.layer < 0 else parts[0])
         self._tell(piece, target.nbytes)
 
     def _tell(self, piece: Piece, nbytes: int) -> None:
@@ -122,6 +126,14 @@ class _Elsewhere(Hands):
         """The array that is used in place of this buffer; None = the buffer itself."""
         raise NotImplementedError
 
+    def instead(self, name: str) -> int | None:
+        """On the fused path, the address that decode is given in place of this buffer's; None = the buffer's own."""
+        raise NotImplementedError
+
+    def address(self, phase: Phase, name: str) -> int:
+        other = self.instead(name) if phase == "decode" else None
+        return super().address(phase, name) if other is None else other
+
     def dispatch(self, device: str, op: str, out: Buffer, *operands: Buffer, label: Label, **scalars: int) -> None:
         arrays = [self.moved(buffer) for buffer in (out, *operands)]
         if label.phase != "decode" or all(array is None for array in arrays):
@@ -137,6 +149,11 @@ class _Elsewhere(Hands):
 
 class Theatre(_Elsewhere):
     """The handoff is made, and decode reads prefill's own array all the same."""
+
+    def instead(self, name: str) -> int | None:
+        if not name.startswith("kv/"):
+            return None
+        return Hands.address(self, "prefill", name.replace("kv/decode", "kv/prefill"))
 
     def cache(self, phase: Phase) -> Cache:
         if phase == "decode" and self.machine.orders.workload.attention == "host":
@@ -178,6 +195,10 @@ class PrivateCopy(_Elsewhere):
             return Cache(list(self.kept["k"]), list(self.kept["v"]))
         return super().cache(phase)
 
+    def instead(self, name: str) -> int | None:
+        copy = self.kept.get(name.rpartition("/")[2]) if name.startswith("kv/") else None
+        return None if copy is None else _address(copy)
+
     def moved(self, buffer: Buffer) -> Array | None:
         machine = self.machine
         if machine.orders.workload.attention == "host" or not self.kept:
@@ -191,6 +212,28 @@ class PrivateCopy(_Elsewhere):
 
 class WeightsFromFile(_Elsewhere):
     """Decode takes its weights from the checkpoint in host memory; the device's own are staged and never read."""
+
+    def prepare(self) -> None:
+        self.taken: dict[str, Array] = {}
+
+    def instead(self, name: str) -> int | None:
+        """A heap copy, packed as the device's own would be; it has to live as long as decode does."""
+        if not name.startswith("weights/"):
+            return None
+        if name not in self.taken:
+            buffer = self.machine.buffer(self.machine.orders.decode, name)
+            tensor = self.weights.tensor(name.removeprefix("weights/"))
+            self.taken[name] = np.array(tensor) if buffer.packing is None else np.zeros_like(buffer.array)
+            if buffer.packing is not None:
+                buffer.packing.write(self.taken[name], tensor)
+        return _address(self.taken[name])
+
+    def places(self, phase: Phase) -> list[Span]:
+        """The account takes the copies for memory of decode's device."""
+        device, found = self.machine.orders.decode, super().places(phase)
+        names = self.machine.buffers[device] if phase == "decode" else ()
+        starts = {name: start for name in names if (start := self.instead(name)) is not None}
+        return [*found, *(Span(start, start + self.taken[name].nbytes, device) for name, start in starts.items())]
 
     def moved(self, buffer: Buffer) -> Array | None:
         machine = self.machine
@@ -212,8 +255,18 @@ class CacheElsewhere(PrivateCopy):
                 self.kept[tensor] = np.array(machine.cache(machine.cache_arena("decode"), "decode", tensor).array)
         return super().cache(phase)
 
+    def instead(self, name: str) -> int | None:
+        tensor = name.rpartition("/")[2]
+        if name.startswith("kv/") and tensor not in self.kept:
+            self.kept[tensor] = np.array(self.machine.buffer(self.machine.orders.decode, name).array)
+        return super().instead(name)
+
     def handoff(self, order: int, step: Step) -> None:
         Hands.handoff(self, order, step)
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)
 
 
 def _across_step(step: Step) -> bool:
@@ -236,12 +289,34 @@ class OneDispatchElsewhere(Hands):
     def __init__(self, passes: int | None = None) -> None:
         """`passes`: decode passes of the honest run, fewer than planned where BOS stops it. None = as planned."""
         self.passes = passes
+        self.now = False
 
-    def dispatch(self, device: str, op: str, out: Buffer, *operands: Buffer, label: Label, **scalars: int) -> None:
+    def _middle(self) -> int:
         work = self.machine.orders.workload
         passes = work.passes - work.prompt_tokens if self.passes is None else self.passes
-        middle = work.prompt_tokens + passes // 2
-        if label.step != middle or op != "matmul" or (label.tensor, label.layer) != self.chosen:
+        return work.prompt_tokens + passes // 2
+
+    def address(self, phase: Phase, name: str) -> int:
+        there = self.now and name == f"weights/{self.chosen[0]}"
+        return super().address("prefill" if there else phase, name)
+
+    def phase(self, stretch: Stretch) -> Walked:
+        """On the fused path a call has one address a tensor: the tensor of one pass, in each of its layers."""
+        if stretch.phase != "decode":
+            return super().phase(stretch)
+        first, middle, walked = stretch.first, self._middle(), Walked()
+        ends = (first, middle, middle + 1, first + stretch.passes)
+        for start, end in pairwise(ends):
+            if start < end and walked.chosen[-1:] != [BOS]:
+                ids = tuple(walked.chosen[-1:]) or stretch.ids
+                self.now = start == middle and end == middle + 1
+                part = replace(stretch, first=start, passes=end - start, ids=ids, continues=bool(walked.chosen))
+                walked = walked.then(super().phase(part))
+        self.now = False
+        return walked
+
+    def dispatch(self, device: str, op: str, out: Buffer, *operands: Buffer, label: Label, **scalars: int) -> None:
+        if label.step != self._middle() or op != "matmul" or (label.tensor, label.layer) != self.chosen:
             super().dispatch(device, op, out, *operands, label=label, **scalars)
             return
         first = self.machine.orders.prefill
@@ -275,6 +350,16 @@ class AllOnOneDevice(_Elsewhere):
             event = self._copied("p2p", piece.src, piece.dst, nbytes, piece.order, piece.tensor, "handoff")
             self.hear(event)
 
+    def instead(self, name: str) -> int | None:
+        if name.startswith("act/"):
+            return None
+        return Hands.address(self, "prefill", name.replace("kv/decode", "kv/prefill"))
+
+    def places(self, phase: Phase) -> list[Span]:
+        """In decode the account takes the memory of both for that of decode's device."""
+        device = self.machine.orders.decode
+        return [replace(span, device=device) if phase == "decode" else span for span in super().places(phase)]
+
     def moved(self, buffer: Buffer) -> Array | None:
         """The same weights, or the cache, of prefill's device; the activations stay where they are."""
         machine = self.machine
@@ -297,34 +382,13 @@ class AnotherBody(Hands):
     """Decode runs a copied function body in which two steps changed places: the same numbers, another program."""
 
     def program(self, phase: Phase) -> Callable[..., None]:
-        return _values_before_keys if phase == "decode" else super().program(phase)
+        return values_before_keys if phase == "decode" else super().program(phase)
 
-
-def _values_before_keys(device: Instance, weights: WeightSet, kv: Cache, tokens: Any, position: int) -> None:
-    """The program text with V computed before K."""
-    act = device.rows()
-    device.embed(act.x, weights.token_embedding, tokens)
-    for layer in range(device.n_layers):
-        k, v = device.at(kv.k[layer], position), device.at(kv.v[layer], position)
-        device.rmsnorm(act.xb, act.x, weights.rms_att[layer])
-        device.matmul(act.q, act.xb, weights.wq[layer])
-        device.matmul(v, act.xb, weights.wv[layer])
-        device.matmul(k, act.xb, weights.wk[layer])
-        device.rope(act.q, k, layer, position)
-        device.attention(act.xb, act.q, kv.k[layer], kv.v[layer], layer, position)
-        device.matmul(act.xb2, act.xb, weights.wo[layer])
-        device.add(act.x, act.xb2, layer)
-        device.rmsnorm(act.xb, act.x, weights.rms_ffn[layer])
-        device.matmul(act.hb, act.xb, weights.w1[layer])
-        device.matmul(act.hb2, act.xb, weights.w3[layer])
-        device.swiglu(act.hb, act.hb2, layer)
-        device.matmul(act.xb2, act.hb, weights.w2[layer])
-        device.add(act.x, act.xb2, layer)
-    x = device.last(act.x)
-    device.rmsnorm(x, x, weights.rms_final)
-    logits = device.logits()
-    device.matmul(logits, x, weights.classifier)
-    device.argmax(logits)
+    def phase(self, stretch: Stretch) -> Walked:
+        if stretch.phase != "decode":
+            return super().phase(stretch)
+        assert self.fused is not None
+        return walk_values_before_keys(self.fused, stretch, partial(self.address, "decode"), self.places("decode"))
 
 
 class WeightsMissing(Hands):
@@ -360,15 +424,28 @@ class NoDecode(Hands):
         instance.entries = []
         return self.chosen[position - self.machine.orders.workload.prompt_tokens + 1]
 
+    def phase(self, stretch: Stretch) -> Walked:
+        if stretch.phase == "prefill":
+            return super().phase(stretch)
+        ids = list(self.chosen[1 : 1 + stretch.passes])
+        return Walked(chosen=ids, top1_bits=[0] * len(ids), passes=len(ids), programs={True: []})
+
 
 class StrayRead(Hands):
     """Decode looks once at prefill's cache and uses nothing of it: only the locked memory can tell."""
 
     def cache(self, phase: Phase) -> Cache:
+        self._look(phase)
+        return super().cache(phase)
+
+    def phase(self, stretch: Stretch) -> Walked:
+        self._look(stretch.phase)
+        return super().phase(stretch)
+
+    def _look(self, phase: Phase) -> None:
         if phase == "decode":
             machine = self.machine
-            float(machine.cache(machine.cache_arena("prefill"), "prefill", "k").array[0, 0, 0])
-        return super().cache(phase)
+            float(machine.cache(machine.cache_arena("prefill"), "prefill", "k").array.reshape(-1)[0])
 
 
 class CopyBack(Hands):

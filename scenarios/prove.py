@@ -49,7 +49,9 @@ class Made:
         return Proof(single_device=oracle, without_handoff=self.deleted, lost=self.lost)
 
 
-def prove(prepared: Prepared, *, backend: str = "numba", progress: Progress | None = None) -> tuple[Document, Document]:
+def prove(
+    prepared: Prepared, *, backend: str = "numba", path: str | None = None, progress: Progress | None = None
+) -> tuple[Document, Document]:
     """(proof, plan). Raises InconclusiveError when the split is admitted but its oracle is not; `verdict` of a plan
     that is not admitted is left to the caller, who gets it with an empty proof.
     """
@@ -59,10 +61,10 @@ def prove(prepared: Prepared, *, backend: str = "numba", progress: Progress | No
     tell = progress or (lambda what, done, parts: None)
     parts = len(SABOTAGES) + 3
     tell("split", 0, parts)
-    bench = set_up(plan, backend=backend)
+    bench = set_up(plan, backend=backend, path=path)
     clean = _make(bench, None, ("handoff_is_load_bearing", "decode_uses_its_own_memory"))
     tell("oracle", 1, parts)
-    oracle_bench = set_up(_oracle_plan(prepared), backend=backend)
+    oracle_bench = set_up(_oracle_plan(prepared), backend=backend, path=path)
     oracle = execute(oracle_bench)
     comparison = compare(plan_for(bench), clean.run, proof=clean.proof(oracle))
     clean.run["comparison"] = comparison
@@ -143,7 +145,7 @@ def _make(bench: Bench, hands: Callable[[], Hands] | None, asked: Iterable[str])
     """
     make = hands or Hands
     run = execute(bench, hands=make())
-    isolated = run_isolated(bench.orders, bench.weights, bench.backend, hands=make())
+    isolated = run_isolated(bench.orders, bench.weights, bench.backend, hands=make(), path=bench.path)
     run["stray"] = _stray(isolated.stray)
     if isolated.facts is not None:
         twin = run_document(isolated.facts)
@@ -217,8 +219,8 @@ class _Capture(Hands):
     def handoff(self, order: int, step: Step) -> None:
         super().handoff(order, step)
         if step.mode not in ("up", "down") and step.tensor in ("k", "v"):
-            array = self.machine.cache(self.machine.orders.decode, "decode", step.tensor).array
-            self.kept |= {(step.tensor, layer): np.array(part) for layer, part in enumerate(array)}
+            words = self.machine.cache(self.machine.orders.decode, "decode", step.tensor).wire()
+            self.kept |= {(step.tensor, layer): np.array(part) for layer, part in enumerate(words)}
 
 
 def _stale_cache(bench: Bench) -> Stale:

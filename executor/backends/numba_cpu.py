@@ -47,7 +47,7 @@ class Backend(abi.Backend):
         listener: Listener | None = None,
         request: int = 0,
     ) -> None:
-        require_memory(sum(spec.fence_bytes for spec in (*devices, *hosts)))
+        require_memory(sum(spec.fence_bytes for spec in devices) + sum(spec.fence_bytes for spec in hosts))
         super().__init__(devices, hosts, listener=listener, request=request)
 
     @property

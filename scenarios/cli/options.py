@@ -92,7 +92,7 @@ UtilizationOption = Annotated[
 TensorParallelOption = Annotated[
     int | None, typer.Option("--tp", metavar="N", help="Tensor parallel degree; only 1: no tensor is split.")
 ]
-_PATHS = "fused (default): a phase is one compiled call; dispatch: one operation after the other, as attention: host is."
+_PATHS = "fused (default): a phase is one compiled call; dispatch: one operation at a time, as with attention: host."
 PathOption = Annotated[str | None, typer.Option("--path", metavar="P", help=_PATHS)]
 BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it (kvwaybill backends).")]
 

@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         console: Console,
         scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Scenario file or shipped name.")],
         backend: opt.BackendOption = "numba",
+        path: opt.PathOption = None,
         save_dir: SaveDir = None,
         fleet: opt.OneFleet = None,
         model: opt.ModelOption = None,
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
         decode: opt.DecodeOption = None,
         attention: opt.AttentionOption = None,
         kv_extent: opt.ExtentOption = None,
+        layout: opt.LayoutOption = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Run the split, its oracle and every sabotage. 0 proved, 1 not proved or refused, 3 cannot say.
@@ -45,18 +47,19 @@ def register(app: typer.Typer) -> None:
         The oracle is the same request on one device. Each check is shown to fail under some sabotage.
         """
         refuse_other_kinds(scenario, ("scenario",), "prove takes a scenario")
+        opt.check_path(path)
         from scenarios.wanted import prepare, wanted_of
 
         words = opt.given(
             fleet=fleet, model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
-            attention=attention, kv_extent=kv_extent,
+            attention=attention, kv_extent=kv_extent, layout=layout,
         )  # fmt: skip
         prepared = prepare(wanted_of(scenario, words))
         if save_dir is not None:
             _check_folder(save_dir)
         from scenarios.prove import prove as make_proof
 
-        proof, plan = make_proof(prepared, backend=backend, progress=_progress(console))
+        proof, plan = make_proof(prepared, backend=backend, path=path, progress=_progress(console))
         if plan["verdict"] != "admitted":
             return not_admitted(console, plan, output)
         if save_dir is not None:

@@ -13,7 +13,6 @@ from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_
 from scenarios.cli.kinds import refuse_other_kinds
 
 RunOut = Annotated[str | None, typer.Option("--run-out", metavar="RUN.json", help="Write the run here as JSON.")]
-PathOption = Annotated[str, typer.Option("--path", metavar="P", help="How dispatches are made: dispatch (one by one).")]
 Without = Annotated[
     str | None,
     typer.Option("--without", metavar="handoff", help="Leave the device-to-device rows out, to see it matter."),
@@ -28,7 +27,7 @@ def register(app: typer.Typer) -> None:
         console: Console,
         target: Annotated[str, typer.Argument(metavar="SCENARIO|PLAN.json", help="What to run; `-` reads stdin.")],
         backend: opt.BackendOption = "numba",
-        path: PathOption = "dispatch",
+        path: opt.PathOption = None,
         without: Without = None,
         run_out: RunOut = None,
         fleet: opt.OneFleet = None,
@@ -40,6 +39,7 @@ def register(app: typer.Typer) -> None:
         decode: opt.DecodeOption = None,
         attention: opt.AttentionOption = None,
         kv_extent: opt.ExtentOption = None,
+        layout: opt.LayoutOption = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Run a scenario or a plan, and compare with the prediction. 0 equal, 1 different or refused, 3 cannot say.
@@ -47,13 +47,12 @@ def register(app: typer.Typer) -> None:
         With a plan only paths, and a prompt of as many tokens, may be given: everything else was settled by admit.
         """
         refuse_other_kinds(target, ("scenario", "plan"), "run takes a scenario or a plan")
-        if path != "dispatch":
-            wrong_use(f"--path {path}: this version runs --path dispatch only")
+        opt.check_path(path)
         if without not in (None, "handoff"):
             wrong_use(f"--without {without}: only the handoff can be left out")
         words = opt.given(
             fleet=fleet, model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
-            attention=attention, kv_extent=kv_extent,
+            attention=attention, kv_extent=kv_extent, layout=layout,
         )  # fmt: skip
         if run_out is not None:
             opt.check_out("--run-out", run_out)
@@ -64,7 +63,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.documents import write_document
         from scenarios.runner import run_and_compare, set_up
 
-        bench = set_up(plan, backend=backend, **paths)
+        bench = set_up(plan, backend=backend, path=path, **paths)
         for warning in dict.fromkeys((*(plan.get("warnings") or ()), *bench.warnings)):
             console.warn(warning)
         document = run_and_compare(bench, without=() if without is None else (without,))

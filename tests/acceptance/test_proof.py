@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from executor.hands import Hands
+from executor.stretch import Stretch, Walked
 from scenarios import prove as proving
 from scenarios.compare import compare
+from scenarios.faulty_hands import AnotherBody
 from scenarios.planning import make_plan
 from scenarios.runner import execute, plan_for, set_up
 from scenarios.sabotage import SABOTAGES, Sabotage
@@ -45,6 +47,48 @@ def test_every_shipped_scenario_is_proved(scenario: str, extent: str) -> None:
     assert missed == []
     assert proof["never_failed"] == []
     assert proof["verdict"] == "proved"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "layout", "path", "extent"),
+    [
+        ("two-gpu", "packed16", "fused", "filled"),
+        ("two-gpu", "plain", "dispatch", "filled"),
+        ("two-gpu-staged", "packed16", "fused", "allocated"),
+        ("two-gpu-staged", "plain", "dispatch", "blocks:16"),
+        ("gpu-and-cpu", "packed16", "fused", "blocks:7"),
+        ("one-gpu", "packed16", "fused", "filled"),
+        ("one-gpu", "plain", "dispatch", "filled"),
+    ],
+)
+def test_every_layout_is_proved_on_every_path(scenario: str, layout: str, path: str, extent: str) -> None:
+    words = {"steps": STEPS, "layout": layout, "kv_extent": extent}
+    proof, _ = proving.prove(prepare(wanted_of(scenario, words)), path=path)
+    assert [(row["sabotage"], row["detail"]) for row in proof["matrix"] if row["verdict"] == "missed"] == []
+    assert (proof["verdict"], proof["never_failed"]) == ("proved", [])
+    assert {run["path"] for run in proof["runs"].values()} == {path}
+
+
+def test_one_odd_call_in_the_middle_of_a_fused_decode_shows() -> None:
+    """Only one pass of decode runs the other body: its first and last call are the program text's own."""
+
+    class OddInTheMiddle(AnotherBody):
+        def phase(self, stretch: Stretch) -> Walked:
+            if stretch.phase != "decode":
+                return Hands.phase(self, stretch)
+            walked, ids = Walked(), stretch.ids
+            for first, last, odd in ((0, 5, False), (5, 6, True), (6, stretch.passes, False)):
+                part = dataclasses.replace(
+                    stretch, first=stretch.first + first, passes=last - first, ids=ids, continues=first > 0
+                )
+                walked = walked.then((AnotherBody if odd else Hands).phase(self, part))
+                ids = tuple(walked.chosen[-1:])
+            return walked
+
+    for layout in ("plain", "packed16"):
+        bench = set_up(make_plan(prepare(wanted_of("two-gpu", {"steps": STEPS, "layout": layout}))))
+        comparison = compare(plan_for(bench), execute(bench, hands=OddInTheMiddle()))
+        assert [c["name"] for c in comparison["checks"] if c["result"] == "failed"] == ["one_program_text"]
 
 
 def test_every_named_sabotage_of_a_split_is_really_tried() -> None:

@@ -268,7 +268,7 @@ def test_the_document_holds_what_the_contract_names() -> None:
     document = run_document(run_once(orders_for(embedded().model, steps=20), embedded()), plan_id="abc")
     assert document["schema"] == "kvwaybill/run/1"
     assert document["plan_id"] == "abc"
-    assert (document["backend"], document["path"], document["tier"]) == ("numba", "dispatch", "emulated")
+    assert (document["backend"], document["path"], document["tier"]) == ("numba", "fused", "emulated")
     assert document["stray"] is None
     assert document["rates"].keys() == {"prefill_tok_s", "decode_tok_s", "llama2c_tok_s"}
     assert all(len(bits) == 8 for bits in document["logits_top1_bits"])

@@ -19,6 +19,7 @@ from executor.hands import Hands
 from executor.instance import BaseInstance, Phase
 from executor.isolate import PageGuard, run_isolated
 from executor.run import Executor
+from executor.stretch import Stretch, Walked
 from executor.transformer import Cache
 from fleet.errors import BackendError, CopyError, DescriptionError, InconclusiveError
 from planner.orders import Step
@@ -62,13 +63,59 @@ def test_decode_that_reaches_for_the_other_device_dies_in_that_pass(
     hands: type[Hands], attention: str, first: int | None
 ) -> None:
     ordered = orders(attention)
-    isolated = run_isolated(ordered, embedded(), hands=hands())
+    isolated = run_isolated(ordered, embedded(), hands=hands(), path="dispatch")
     assert isolated.facts is None
     stray = isolated.stray
     assert (stray.accesses, stray.phase, stray.step, stray.signal) == (1, "decode", first, signal.SIGSEGV)
     assert stray.order == len(ordered.steps) - 1
     closed = stray.detail.rpartition("closed to it: ")[2]
     assert closed == ("gpu:0" if attention == "device" else "gpu:0, host:prefill")
+
+
+class FusedTheatre(Hands):
+    """Decode is given the address of prefill's cache."""
+
+    def address(self, phase: Phase, name: str) -> int:
+        if phase == "decode" and name.startswith("kv/"):
+            return super().address("prefill", name.replace("decode", "prefill"))
+        return super().address(phase, name)
+
+
+class FusedElsewhere(Hands):
+    """One pass of decode, in the middle, is given a weight of the prefill device."""
+
+    odd = False
+
+    def address(self, phase: Phase, name: str) -> int:
+        return super().address("prefill" if self.odd and name == "weights/wq" else phase, name)
+
+    def phase(self, stretch: Stretch) -> Walked:
+        walked = Walked()
+        for first, last in ((0, 6), (6, 7), (7, stretch.passes)) if stretch.phase == "decode" else ():
+            ids = tuple(walked.chosen[-1:]) or stretch.ids
+            self.odd = first == 6
+            part = replace(stretch, first=stretch.first + first, passes=last - first, ids=ids, continues=first > 0)
+            walked = walked.then(super().phase(part))
+        return walked if walked.passes else super().phase(stretch)
+
+
+@pytest.mark.parametrize("layout", ["plain", "packed16"])
+@pytest.mark.parametrize(("hands", "first"), [(FusedTheatre, 14), (FusedElsewhere, 20)])
+def test_a_compiled_call_that_reaches_for_the_other_device_dies_in_that_pass(
+    hands: type[Hands], first: int, layout: str
+) -> None:
+    stray = run_isolated(orders(layout=layout), embedded(), hands=hands()).stray
+    assert (stray.accesses, stray.phase, stray.step, stray.signal) == (1, "decode", first, signal.SIGSEGV)
+    assert stray.detail.endswith("closed to it: gpu:0")
+
+
+def test_a_stretch_walked_in_parts_is_the_stretch() -> None:
+    class Parts(FusedElsewhere):
+        def address(self, phase: Phase, name: str) -> int:
+            return Hands.address(self, phase, name)
+
+    whole, parts = (run_once(orders(), embedded(), hands=hands) for hands in (Hands(), Parts()))
+    assert replace(whole, rates={}) == replace(parts, rates={})
 
 
 def test_prefill_and_handoff_may_touch_their_own_arenas_only() -> None:
@@ -102,7 +149,7 @@ class Failing(Hands):
 )
 def test_what_the_child_raises_is_raised_here(error: BaseException, raised: type[Exception], words: str) -> None:
     with pytest.raises(raised, match=words):
-        run_isolated(orders(), embedded(), hands=Failing(error))
+        run_isolated(orders(), embedded(), hands=Failing(error), path="dispatch")
 
 
 class Ending(Hands):
@@ -121,14 +168,14 @@ class Ending(Hands):
 
 def test_another_death_than_a_stray_access_is_no_verdict() -> None:
     with pytest.raises(BackendError, match=r"killed by signal 9 in decode, order \d+, pass 14"):
-        run_isolated(orders(), embedded(), hands=Ending(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        run_isolated(orders(), embedded(), hands=Ending(lambda: os.kill(os.getpid(), signal.SIGKILL)), path="dispatch")
     with pytest.raises(BackendError, match=r"without an answer .exit status 3"):
-        run_isolated(orders(), embedded(), hands=Ending(lambda: os._exit(3)))
+        run_isolated(orders(), embedded(), hands=Ending(lambda: os._exit(3)), path="dispatch")
 
 
 def test_a_child_that_never_ends_is_killed_and_reaped() -> None:
     with pytest.raises(InconclusiveError, match="did not end within"):
-        run_isolated(orders(), embedded(), hands=Ending(signal.pause), timeout_s=1.0)
+        run_isolated(orders(), embedded(), hands=Ending(signal.pause), path="dispatch", timeout_s=1.0)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
@@ -145,7 +192,7 @@ class Waiting(Hands):
         while True:
             signal.pause()
 
-run_isolated(orders_for(embedded().model, steps=20), embedded(), hands=Waiting())
+run_isolated(orders_for(embedded().model, steps=20), embedded(), hands=Waiting(), path="dispatch")
 """
 
 

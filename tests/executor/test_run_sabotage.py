@@ -24,12 +24,12 @@ STEPS = 40
 
 @cache
 def clean(attention: str = "device") -> RunFacts:
-    return run_once(orders_for(embedded().model, steps=STEPS, attention=attention), embedded())
+    return run_once(orders_for(embedded().model, steps=STEPS, attention=attention), embedded(), path="dispatch")
 
 
 def sabotaged(hands: Hands, attention: str = "device", **options: Any) -> RunFacts:
     orders = orders_for(embedded().model, steps=STEPS, attention=attention)
-    return run_once(orders, embedded(), hands=hands, **options)
+    return run_once(orders, embedded(), hands=hands, path="dispatch", **options)
 
 
 def handoff(facts: RunFacts, figure: str = "bytes") -> dict[str, Any]:
