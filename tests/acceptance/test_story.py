@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.readme_proof import README, matrix_place, printed_lines, written_anew
 from tests.command_line import Ask, Document, asker, write_json
 from tests.executor.requests import GOLDEN, GOLDEN_ABSENT
 
-ROOT = Path(__file__).parents[2]
 golden_only = pytest.mark.skipif(not GOLDEN.is_dir(), reason=GOLDEN_ABSENT)
 MODES = ["device", "host"]
 PLACES = {"there": ("gpu:0", "gpu:1"), "back": ("gpu:1", "gpu:0")}
@@ -163,7 +163,7 @@ def test_on_the_embedded_model_the_split_walks_what_one_device_walks(name: str, 
 
 def sessions() -> Iterator[tuple[list[str], list[str]]]:
     """(command, the lines that the README shows below it) of every session in it; `...` stands for lines left out."""
-    for block in re.findall(r"(?:^    .*\n|^\n)+", (ROOT / "README.md").read_text(), re.MULTILINE):
+    for block in re.findall(r"(?:^    .*\n|^\n)+", README.read_text(), re.MULTILINE):
         for part in re.split(r"^    \$ ", block, flags=re.MULTILINE)[1:]:
             first, *shown = part.splitlines()
             words = shlex.split(first.split("#")[0])
@@ -202,15 +202,7 @@ def test_the_matrix_of_the_readme_is_the_one_that_prove_prints(ask: Ask) -> None
     answer = ask("prove", "two-gpu")
     assert answer.code == 0
 
-    def matrix(text: str) -> list[str]:
-        """The numbers above the title, the checks, the legend, and the sabotages by name."""
-        lines = [line.rstrip() for line in text.splitlines()]
-        title = next(number for number, line in enumerate(lines) if "Checks x sabotages" in line)
-        names = next(number for number, line in enumerate(lines) if number > title and line.startswith("Sabotages"))
-        end = next(number for number, line in enumerate(lines) if number > names and line[:1] != " ")
-        return [line for line in lines[title - 1 : end] if line]
-
-    readme = "\n".join(line.removeprefix("    ") for line in (ROOT / "README.md").read_text().splitlines())
-    printed = matrix(answer.out)
-    assert len(printed) > 25
-    assert matrix(readme) == printed
+    readme = README.read_text()
+    assert written_anew(readme, answer.out) == readme, "python -m tests.acceptance.readme_proof"
+    first, last = matrix_place(printed_lines(answer.out))
+    assert last - first > 25

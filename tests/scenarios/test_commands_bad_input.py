@@ -171,7 +171,6 @@ CASES: dict[str, tuple[Make, int, str]] = {
     "no folder for the plan": (words("admit", "two-gpu", "--plan-out", "{here}/none/p.json"), 2, "cannot be written"),
     "a folder as the plan": (words("admit", "two-gpu", "--plan-out", "{here}"), 2, "cannot be written"),
     "a file as a folder": (words("run", "two-gpu", "--run-out", "/dev/null/r.json"), 2, "cannot be written"),
-    "stdout twice": (words("admit", "two-gpu", "--plan-out", "-"), 2, "use -o json"),
     "no evidence folder": (words("prove", "two-gpu", "--save-dir", "/dev/null/x"), 2, "--save-dir cannot be made"),
     "one plan of two fleets": (words("admit", *NVLINK, *NVLINK, "--plan-out", "{here}/p.json"), 2, "one fleet"),
     "stdin twice": (words("compare", "-", "-"), 2, "stdin"),
