@@ -190,7 +190,7 @@ class Builder:
             topology_id=0,  # given once all devices are known
             host=row.host or cards[row.parent or row.id],
             sku=row.sku,
-            memories=tuple(_memory(memory) for memory in files),
+            memories=tuple(_memory(memory) for memory in sorted(files, key=lambda memory: memory.name)),
             default_memory=default,
             runtime=_runtime(row, sku),
             uuid=row.uuid,

@@ -108,10 +108,13 @@ def _join(composed: Composed, base: Composed, section: str, *, override: bool) -
     own, more = composed.data.get(section), base.data.get(section)
     if not isinstance(more, list) or not isinstance(own, list | None):
         return
-    rows: list[tuple[Any, Place]] = [(row, base.place((section, i))) for i, row in enumerate(more)]
+    ways = _one_way if override and section == "links" else list
+    rows: list[tuple[Any, Place]] = [
+        (way, base.place((section, i))) for i, row in enumerate(more) for way in ways([row])
+    ]
     at = {_key(section, row): i for i, (row, _) in enumerate(rows)} if override else {}
-    for position, row in enumerate(own or ()):
-        place = composed.place((section, position))
+    written = [(way, composed.place((section, i))) for i, row in enumerate(own or ()) for way in ways([row])]
+    for row, place in written:
         first = at.get(_key(section, row))
         if first is not None and isinstance(row, dict):
             rows[first] = ({**rows[first][0], **row}, place)
@@ -120,6 +123,18 @@ def _join(composed: Composed, base: Composed, section: str, *, override: bool) -
     composed.data[section] = [row for row, _ in rows]
     for position, (_, place) in enumerate(rows):
         composed.origins[section, position] = place
+
+
+def _one_way(rows: list[Any]) -> list[Any]:
+    """A row for both directions as two, so that each of them can be changed by itself."""
+    made = []
+    for row in rows:
+        if not isinstance(row, dict) or row.get("bidirectional") != "true":
+            made.append(row)
+            continue
+        there = {name: value for name, value in row.items() if name != "bidirectional"}
+        made += [there, {**there, "from": row.get("to"), "to": row.get("from")}]
+    return made
 
 
 def _key(section: str, row: Any) -> Any:

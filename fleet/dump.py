@@ -69,7 +69,7 @@ def _skus(fleet: Fleet) -> dict[str, Row]:
 
 
 def _memories(device: Device) -> list[Row]:
-    return [_memory(memory) for memory in device.memories]
+    return [_memory(memory) for memory in sorted(device.memories, key=lambda memory: memory.name)]
 
 
 def _memory(memory: Memory) -> Row:

@@ -103,7 +103,7 @@ def check_claims(state: Part) -> None:
             first = owners.setdefault(name, (path, str(row.get("id")), memory))
             if first[0] == path:
                 continue
-            if "true" not in (memory.get("shared"), first[2].get("shared")) or memory.get("shared") != "true":
+            if not memory.get("shared") == first[2].get("shared") == "true":
                 told = f"claims the memory {printable(name)}, as {printable(first[1])} does; write shared: true on both"
                 state.tell(path, f"{told}, or give each its own")
             sizes = [_bytes(memory.get("capacity")), _bytes(first[2].get("capacity"))]

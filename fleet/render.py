@@ -182,7 +182,7 @@ def is_document(data: dict[str, Any]) -> bool:
     devices = data.get("devices")
     memories = [row.get("memories") for row in devices if isinstance(row, dict)] if isinstance(devices, list) else []
     return (
-        not data.keys().isdisjoint(("nics", "warnings", "digest"))
+        not data.keys().isdisjoint(("warnings", "digest"))
         or _has(data.get("links"), "src", "dst")
         or _has(devices, "topology_id")
         or any(_has(held, "capacity_bytes") for held in memories)

@@ -48,12 +48,17 @@ def fleet_text(document: Document, *, color: bool = False, width: int | None = N
 
 
 def catalog_text(document: Document, *, color: bool = False, width: int | None = None) -> str:
-    """The shipped fleets, one a line."""
+    """The shipped fleets and SKUs, one a line."""
     paint = Paint(color, width)
     table = Table("Fleets", "")
     for row in document["fleets"]:
         table.add(row["name"], row["label"] or "")
-    return joined([table.lines(paint), limits_block(document, paint)])
+    skus = Table("SKUs", "", ">capacity", "")
+    for row in document.get("skus") or ():
+        unverified = "" if row["verified"] or row["capacity_bytes"] is None else "(unverified)"
+        skus.add(row["name"], row["label"] or "", format_bytes(row["capacity_bytes"]), unverified)
+    blocks = [table.lines(paint) if document["fleets"] else [], skus.lines(paint) if document.get("skus") else []]
+    return joined([*(block for block in blocks if block), limits_block(document, paint)])
 
 
 def _devices(document: Document, paint: Paint, notes: _Notes) -> list[str]:

@@ -67,15 +67,19 @@ def register(app: typer.Typer) -> None:
         return YES
 
     @command(group, "catalog")
-    def catalog(console: Console, output: FormatOption = Format.text) -> int:
-        """List the shipped fleets."""
-        from fleet.catalog import catalog_names
-        from fleet.load import load_fleet
+    def catalog(
+        console: Console,
+        word: Annotated[str | None, typer.Argument(metavar="WORD", help="Only what holds this word.")] = None,
+        output: FormatOption = Format.text,
+    ) -> int:
+        """List the shipped fleets and SKUs, or those that hold a word."""
+        from fleet.catalog.listing import listed
         from scenarios.limits import fleet_limits
 
-        fleets = [load_fleet(name) for name in catalog_names()]
-        rows = [{"name": f.name, "label": f.label, "digest": f.digest} for f in fleets]
-        document = {"schema": "kvwaybill/fleet-catalog/1", "fleets": rows, "limits": fleet_limits()}
+        fleets, skus = listed(word)
+        if not fleets and not skus:
+            console.note(f"nothing that is shipped holds {word}; without a word everything is listed")
+        document = {"schema": "kvwaybill/fleet-catalog/1", "fleets": fleets, "skus": skus, "limits": fleet_limits()}
         if output is Format.json:
             console.document(document)
         else:
@@ -89,8 +93,7 @@ def register(app: typer.Typer) -> None:
         """Print the JSON Schema of fleet files (JSON in either format)."""
         from fleet.schema import fleet_schema
 
-        dialect = "https://json-schema.org/draft/2020-12/schema"
-        console.document({"$schema": dialect} | fleet_schema())
+        console.document(fleet_schema())
         return YES
 
 
