@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
@@ -57,9 +57,9 @@ class Executor:
     the last request is left. `hands` is where a fault is put in on purpose; `observers` are the witnesses that look;
     `without` may hold `handoff`: the device-to-device copies are then left out. `lose` names memory that is poisoned
     when decode begins; that is done here and not by the hands, so no hands can know of it. `path`: each phase as one
-    compiled call (`fused`) or operation by operation (`dispatch`); see `chosen_path` for what None means. Raises
-    DescriptionError when orders and weights do not fit, BackendError when the device does not do what it should;
-    nothing stays allocated then.
+    compiled call (`fused`) or operation by operation (`dispatch`); see `chosen_path` for what None means. `tell` hears
+    when kernels have to be compiled first, and how long it took. Raises DescriptionError when orders and weights do not
+    fit, BackendError when the device does not do what it should; nothing stays allocated then.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Executor:
         lose: Loss | None = None,
         guard: Guard | None = None,
         path: Path | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         _known("observers", observers, OBSERVERS)
         _known("without", without, _SKIPPABLE)
@@ -87,6 +88,10 @@ class Executor:
         self._lookout: Lookout | None = None
         backend_class = load_backend(backend) if isinstance(backend, str) else backend
         self.path = chosen_path(orders, backend_class, path)
+        if self.path == "fused":
+            from executor.packed.ready import make_ready
+
+            make_ready(None, None, None if orders.workload.layout == LAYOUT else True, tell)
         self.machine = build_machine(orders, weights.model, backend_class, self._ignore, self._request)
         self.hands.attach(self.machine, weights, self._hear)
         self.machine.backend.listener = self.hands.hear

@@ -50,7 +50,12 @@ class Made:
 
 
 def prove(
-    prepared: Prepared, *, backend: str = "numba", path: str | None = None, progress: Progress | None = None
+    prepared: Prepared,
+    *,
+    backend: str = "numba",
+    path: str | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> tuple[Document, Document]:
     """(proof, plan). Raises InconclusiveError when the split is admitted but its oracle is not; `verdict` of a plan
     that is not admitted is left to the caller, who gets it with an empty proof.
@@ -61,7 +66,7 @@ def prove(
     tell = progress or (lambda what, done, parts: None)
     parts = len(SABOTAGES) + 3
     tell("split", 0, parts)
-    bench = set_up(plan, backend=backend, path=path)
+    bench = set_up(plan, backend=backend, path=path, tell=say)
     clean = _make(bench, None, ("handoff_is_load_bearing", "decode_uses_its_own_memory"))
     tell("oracle", 1, parts)
     oracle_bench = set_up(_oracle_plan(prepared), backend=backend, path=path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,6 +42,7 @@ class Bench:
     tokenizer: Tokenizer | None
     backend: str
     path: Path | None = None
+    tell: Callable[[str], None] | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -54,11 +55,13 @@ def set_up(
     tokenizer: str | None = None,
     fleet: str | None = None,
     prompt: str | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Bench:
     """Opens the checkpoint and the tokenizer of an admitted plan; paths given here stand for the plan's own.
 
     Raises DescriptionError when a file is not the one that the plan was made for, and says in words what the executor
     cannot do. `prompt` must come to exactly P tokens. `path`: fused, dispatch, or None for the executor's choice.
+    `tell` hears what takes a while before the first run.
     """
     from executor.tokenizer import load_tokenizer
     from executor.weights import open_weights
@@ -89,7 +92,7 @@ def set_up(
     orders = _with_prompt(orders, spoken, prompt)
     weights = open_weights(read)
     return Bench(
-        plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend, path=how,
+        plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend, path=how, tell=tell,
         warnings=(*read.warnings, *weights.check()),
     )  # fmt: skip
 
@@ -207,6 +210,7 @@ def execute(
     from executor.run import Executor
 
     options: dict[str, Any] = {"hands": hands, "without": without, "memory": memory, "lose": lose, "path": bench.path}
+    options["tell"] = bench.tell
     with Executor(bench.orders, bench.weights, bench.backend, **options) as executor:
         facts = executor.run()
     return told(bench, run_document(facts, plan_id=bench.plan["id"]))

@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
             _check_folder(save_dir)
         from scenarios.prove import prove as make_proof
 
-        proof, plan = make_proof(prepared, backend=backend, path=path, progress=_progress(console))
+        proof, plan = make_proof(prepared, backend=backend, path=path, progress=_progress(console), say=console.note)
         if plan["verdict"] != "admitted":
             return not_admitted(console, plan, output)
         if save_dir is not None:

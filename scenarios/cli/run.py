@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.documents import write_document
         from scenarios.runner import run_and_compare, set_up
 
-        bench = set_up(plan, backend=backend, path=path, **paths)
+        bench = set_up(plan, backend=backend, path=path, tell=console.note, **paths)
         for warning in dict.fromkeys((*(plan.get("warnings") or ()), *bench.warnings)):
             console.warn(warning)
         document = run_and_compare(bench, without=() if without is None else (without,))
