@@ -19,6 +19,7 @@ from planner.orders import Orders
 from scenarios.compare import compare
 from scenarios.documents import canonical, orders_from_document
 from scenarios.limits import run_limits, witnesses_of
+from scenarios.schemas import MODEL_SIZES
 
 if TYPE_CHECKING:
     from executor.hands import Hands
@@ -43,6 +44,8 @@ class Bench:
     backend: str
     path: Path | None = None
     tell: Callable[[str], None] | None = None
+    fast: bool = False
+    threads: int = 1
     warnings: tuple[str, ...] = ()
 
 
@@ -56,13 +59,17 @@ def set_up(
     fleet: str | None = None,
     prompt: str | None = None,
     tell: Callable[[str], None] | None = None,
+    fast: bool = False,
+    threads: int = 1,
 ) -> Bench:
     """Opens the checkpoint and the tokenizer of an admitted plan; paths given here stand for the plan's own.
 
     Raises DescriptionError when a file is not the one that the plan was made for, and says in words what the executor
     cannot do. `prompt` must come to exactly P tokens. `path`: fused, dispatch, or None for the executor's choice.
-    `tell` hears what takes a while before the first run.
+    `tell` hears what takes a while before the first run. `fast` and `threads`: see `executor.run.Executor`.
     """
+    from executor.discovery import load_backend
+    from executor.run import check_pace, chosen_path
     from executor.tokenizer import load_tokenizer
     from executor.weights import open_weights
 
@@ -71,6 +78,7 @@ def set_up(
     if inputs["model"].get("format") == _WITHOUT_WEIGHTS:
         raise _no_weights(inputs["model"])
     how = _check_executable(orders, backend, path)
+    check_pace(orders, chosen_path(orders, load_backend(backend), how), fast, threads)
     _check_there({} if model else {"model": inputs["model"]["path"]}, tokenizer, inputs)
     if fleet is not None:
         _check_fleet(fleet, inputs)
@@ -84,6 +92,9 @@ def set_up(
         )
     if read.format == _WITHOUT_WEIGHTS:
         raise _no_weights({"path": checkpoint, "name": read.name})
+    if false := [size for size in MODEL_SIZES if inputs["model"].get(size) != getattr(read, size)]:
+        told = "does not fit the checkpoint of the same digest: the plan was edited by hand; admit again"
+        raise DescriptionError([Fault(source="plan", field=f"inputs.model.{size}", message=told) for size in false])
     words = tokenizer or inputs["tokenizer"]["path"]
     spoken = None
     _check_tokenizer(words, inputs["tokenizer"]["digest"], read)
@@ -93,6 +104,7 @@ def set_up(
     weights = open_weights(read)
     return Bench(
         plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend, path=how, tell=tell,
+        fast=fast, threads=threads,
         warnings=(*read.warnings, *weights.check()),
     )  # fmt: skip
 
@@ -210,7 +222,7 @@ def execute(
     from executor.run import Executor
 
     options: dict[str, Any] = {"hands": hands, "without": without, "memory": memory, "lose": lose, "path": bench.path}
-    options["tell"] = bench.tell
+    options |= {"tell": bench.tell, "fast": bench.fast, "threads": bench.threads}
     with Executor(bench.orders, bench.weights, bench.backend, **options) as executor:
         facts = executor.run()
     return told(bench, run_document(facts, plan_id=bench.plan["id"]))
@@ -226,7 +238,15 @@ def told(bench: Bench, run: Document) -> Document:
     run["defaults"] = list(bench.plan.get("defaults") or [])
     run["warnings"] = list(bench.warnings)
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
+    if bench.fast:
+        run["limits"].append(_FAST)
     return run
+
+
+_FAST = (
+    "fast: multiplies are fused with adds and exp is another one, so the bits of the logits are not those of a strict"
+    " run; its tokens are compared, its logits only reported."
+)
 
 
 def _inputs(bench: Bench) -> Document:

@@ -128,12 +128,16 @@ _reason = record(
 
 DTYPES = ("bf16", "fp16", "fp32", "fp8")
 _path = text(4096, null=True)
-_dims = ("n_layers", "n_kv_heads", "head_dim")
+MODEL_SIZES = (
+    "dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "seq_len", "parameters",
+)  # fmt: skip
 _inputs = record(
     {
         "fleet": record({"name": name, "path": _path, "digest": sha256}),
         "model": record(
-            {"name": name, "path": _path, "digest": sha256}, dict.fromkeys((*_dims, "vocab_size", "seq_len"), figure)
+            {"name": name, "path": _path, "digest": sha256},
+            dict.fromkeys(MODEL_SIZES, figure)
+            | dict.fromkeys(("family", "format", "weights_dtype"), text(64, null=True)),
         ),
         "tokenizer": record({"path": _path, "digest": digest_or_null}),
         "placement": record({"prefill": device_id, "decode": device_id, "digest": sha256}),
@@ -144,7 +148,7 @@ _priced = record(
     {
         "inputs": record(
             {
-                "model": record(dict.fromkeys(_dims, integer())),
+                "model": record(dict.fromkeys(MODEL_SIZES, integer())),
                 "workload": record(
                     {
                         **dict.fromkeys(("prompt_tokens", "passes", "positions", "batch"), integer()),

@@ -20,6 +20,7 @@ from fleet.units import UnitError, format_utilization, parse_utilization
 from planner.admit import Ask, check_placement, utilization_of
 from planner.request import DEFAULT_STEPS, Request, resolve
 from scenarios.documents import canonical
+from scenarios.schemas import MODEL_SIZES
 
 COMMAND_LINE = "command line"
 PHASES = ("prefill", "decode")
@@ -219,7 +220,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
             "digest": model.digest,
             "family": model.family,
             "format": model.format,
-            **{name: _known(model, getattr(model, name)) for name in _SIZES},
+            **{name: _known(model, getattr(model, name)) for name in MODEL_SIZES},
             "weights_dtype": model.weights_dtype,
         },
         "tokenizer": {"path": wanted.tokenizer, "digest": tokenizer_digest(wanted.tokenizer)},
@@ -256,11 +257,6 @@ def tokenizer_digest(path: str | None) -> str | None:
     handle, size = open_regular(path)
     with handle:
         return digest_file(handle, size, b"", path)
-
-
-_SIZES = (
-    "dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "seq_len", "parameters",
-)  # fmt: skip
 
 
 def _known(model: Model, size: int) -> int | None:
