@@ -83,6 +83,24 @@ def test_faults_of_a_fleet_are_data_as_well(here: Path, ask: Ask) -> None:
     assert ask("fleet", "check", "fleet.yaml", "-o", "json").document["faults"] == []
 
 
+def test_what_was_observed_stands_beside_what_is_declared_with_its_source(here: Path, ask: Ask) -> None:
+    described = fleet()
+    capacity = {"declared": "64 MiB", "observed": {"value": "63 MiB", "tool": "nvml", "source": "lab"}}
+    card = described["skus"]["card"]
+    card["memories"] = [{"name": "hbm", "capacity": capacity}, {"name": "slow", "capacity": "1 GiB"}]
+    card["default_memory"] = "hbm"
+    write_json(here / "seen.yaml", described)
+    text = ask("fleet", "show", "seen.yaml").out
+    row = next(line for line in text.splitlines() if line.startswith("  gpu:0 "))
+    assert "67,108,864 B" in row
+    assert "66,060,288 B" in row
+    assert "hbm*" in row
+    assert "* the memory that plans use" in text
+    for number in re.findall(r"\[([0-9]+)\]", row):
+        assert re.search(rf"^  \[{number}\] \w+", text, re.MULTILINE)
+    assert re.search(r"^  \[[0-9]+\] measured.*lab", text, re.MULTILINE)
+
+
 def test_files_that_a_plan_does_not_find_are_told_at_once_with_their_flags(
     here: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
