@@ -98,9 +98,7 @@ def decode_uses_its_own_memory(case: Case) -> Finding:
         wrong.append(f"decode wrote {written:,} B of its cache, its passes make {wanted:,} B")
     if wrong:
         return failed("; ".join(wrong))
-    return passed(
-        f"its cache or weights lost, the logits change; prefill's lost, nothing does; {wanted:,} B written"
-    )
+    return passed(f"its cache or weights lost, the logits change; prefill's lost, nothing does; {wanted:,} B written")
 
 
 def _cache_bytes(case: Case) -> int:
