@@ -20,10 +20,15 @@ from executor.stretch import Span, Stretch, Walked
 
 
 class FusedPath:
-    """The compiled calls of one request. Their rows go into `ledger`; `step_at`: see `executor.packed.plan.Call`."""
+    """The compiled calls of one request. Their rows go into `ledger`; `step_at`: see `executor.packed.plan.Call`.
 
-    def __init__(self, machine: Machine, ledger: Ledger, step_at: int = 0) -> None:
-        self._machine, self._ledger, self._step_at = machine, ledger, step_at
+    `pace`: (mode, team) of `executor.packed.fused`.
+    """
+
+    def __init__(
+        self, machine: Machine, ledger: Ledger, step_at: int = 0, pace: tuple[Any, Any] = (None, None)
+    ) -> None:
+        self._machine, self._ledger, self._step_at, self._pace = machine, ledger, step_at, pace
         self._tables_of: set[str] = set()
         names = weight_names(machine.model)
         self._ops = [*(("matmul", name) for name in names), ("h2d", "tokens"), ("d2h", "next_token")]
@@ -43,7 +48,7 @@ class FusedPath:
 
         book, plan = self.book(places), self.plan(stretch, address)
         ids, chosen, top1 = buffers_of(stretch)
-        outcome = run_phase(plan, book, ids, chosen, top1, None, None, self.plain)
+        outcome = run_phase(plan, book, ids, chosen, top1, *self._pace, self.plain)
         check_outcome(outcome, plan, book.state)
         return self.walked(stretch, book, places, chosen, top1)
 

@@ -30,6 +30,7 @@ from planner.orders import Orders, Step
 __all__ = ["Executor", "Guard"]
 
 BOS = 1
+MAX_THREADS = 256
 OBSERVERS = ("arrival", "residency")
 Path = Literal["fused", "dispatch"]
 PATHS: tuple[Path, ...] = ("fused", "dispatch")
@@ -58,8 +59,10 @@ class Executor:
     `without` may hold `handoff`: the device-to-device copies are then left out. `lose` names memory that is poisoned
     when decode begins; that is done here and not by the hands, so no hands can know of it. `path`: each phase as one
     compiled call (`fused`) or operation by operation (`dispatch`); see `chosen_path` for what None means. `tell` hears
-    when kernels have to be compiled first, and how long it took. Raises DescriptionError when orders and weights do not
-    fit, BackendError when the device does not do what it should; nothing stays allocated then.
+    when kernels have to be compiled first, and how long it took. `fast` fuses multiplies with adds and takes another
+    exp: the logits differ in their last bits. `threads` share the rows of a matmul, same bits. Raises DescriptionError
+    when orders and weights do not fit, BackendError when the device does not do what it should; nothing stays allocated
+    then.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Executor:
         guard: Guard | None = None,
         path: Path | None = None,
         tell: Callable[[str], None] | None = None,
+        fast: bool = False,
+        threads: int = 1,
     ) -> None:
         _known("observers", observers, OBSERVERS)
         _known("without", without, _SKIPPABLE)
@@ -88,10 +93,13 @@ class Executor:
         self._lookout: Lookout | None = None
         backend_class = load_backend(backend) if isinstance(backend, str) else backend
         self.path = chosen_path(orders, backend_class, path)
+        check_pace(orders, self.path, fast, threads)
+        self._fast, self._threads = fast, threads
+        self._pace = (True if fast else None, None if threads == 1 else threads)
         if self.path == "fused":
             from executor.packed.ready import make_ready
 
-            make_ready(None, None, None if orders.workload.layout == LAYOUT else True, tell)
+            make_ready(*self._pace, None if orders.workload.layout == LAYOUT else True, tell)
         self.machine = build_machine(orders, weights.model, backend_class, self._ignore, self._request)
         self.hands.attach(self.machine, weights, self._hear)
         self.machine.backend.listener = self.hands.hear
@@ -187,7 +195,7 @@ class Executor:
             from executor.fused_path import FusedPath
 
             step_at = 0 if self._guard is None else self._guard.step_address()
-            self.hands.fused = FusedPath(self.machine, self.ledger, step_at)
+            self.hands.fused = FusedPath(self.machine, self.ledger, step_at, self._pace)
         self.hands.prepare()
 
     def _next_request(self) -> int:
@@ -345,7 +353,8 @@ class Executor:
                 "without": sorted(self._without),
                 "observers": sorted(self._observers),
                 "isolated": self._guard is not None,
-                "threads": 1,
+                "threads": self._threads,
+                "fast": self._fast,
             },
             path=self.path,
         )
@@ -368,6 +377,16 @@ def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> P
             f"layout {LAYOUT} runs on the path fused only; leave --path out, or admit with --layout plain",
         )
     return path
+
+
+def check_pace(orders: Orders, path: Path, fast: bool, threads: int) -> None:
+    """DescriptionError where a request cannot be run fast or by several threads: only packed matmuls can."""
+    packed = path == "fused" and orders.workload.layout == LAYOUT
+    asked = [("fast", fast), ("threads", threads != 1)]
+    for what in (name for name, wanted in asked if wanted and not packed):
+        raise DescriptionError.at("run", what, f"needs the layout {LAYOUT}; admit with --layout {LAYOUT}")
+    if not 1 <= threads <= MAX_THREADS:
+        raise DescriptionError.at("run", "threads", f"{threads} threads; use 1 to {MAX_THREADS}")
 
 
 def _known(what: str, given: Collection[str], known: tuple[str, ...]) -> None:

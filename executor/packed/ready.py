@@ -15,6 +15,7 @@ from executor.packed.fused import run_phase
 from executor.packed.pieces import Book
 from executor.packed.steps import rope_table
 
+_numba: Any = numba
 _typeof: Any = numba.typeof
 
 
@@ -25,6 +26,9 @@ def make_ready(mode: Any, team: Any, plain: Any, tell: Callable[[str], None] | N
     known = tuple(_typeof(argument) for argument in arguments)
     if any(tuple(signature) == known for signature in dispatcher.signatures):
         return
+    if team is not None:
+        # Code from the cache calls into the threading layer, which numba starts by itself only when it compiles.
+        _numba.set_num_threads(min(team, _numba.config.NUMBA_NUM_THREADS))
     compiles = not _is_kept(dispatcher, known)
     if compiles and tell is not None:
         tell("compiling the kernels, once ...")

@@ -94,6 +94,10 @@ TensorParallelOption = Annotated[
 ]
 _PATHS = "fused (default): a phase is one compiled call; dispatch: one operation at a time, as with attention: host."
 PathOption = Annotated[str | None, typer.Option("--path", metavar="P", help=_PATHS)]
+FastOption = Annotated[bool, typer.Option("--fast", help="Fuse multiplies with adds: other bits. Layout packed16.")]
+ThreadsOption = Annotated[
+    int, typer.Option("--threads", metavar="N", help="Threads that share a matmul, same bits. Layout packed16.")
+]
 BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it (kvwaybill backends).")]
 
 

@@ -28,6 +28,8 @@ def register(app: typer.Typer) -> None:
         target: Annotated[str, typer.Argument(metavar="SCENARIO|PLAN.json", help="What to run; `-` reads stdin.")],
         backend: opt.BackendOption = "numba",
         path: opt.PathOption = None,
+        fast: opt.FastOption = False,
+        threads: opt.ThreadsOption = 1,
         without: Without = None,
         run_out: RunOut = None,
         fleet: opt.OneFleet = None,
@@ -63,7 +65,8 @@ def register(app: typer.Typer) -> None:
         from scenarios.documents import write_document
         from scenarios.runner import run_and_compare, set_up
 
-        bench = set_up(plan, backend=backend, path=path, tell=console.note, **paths)
+        pace: dict[str, Any] = {"path": path, "fast": fast, "threads": threads}
+        bench = set_up(plan, backend=backend, tell=console.note, **pace, **paths)
         for warning in dict.fromkeys((*(plan.get("warnings") or ()), *bench.warnings)):
             console.warn(warning)
         document = run_and_compare(bench, without=() if without is None else (without,))

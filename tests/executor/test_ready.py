@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +47,29 @@ def test_a_variant_that_is_not_kept_is_told_before_and_after(
         assert told[2].endswith("kept for the next run")
 
 
-def test_the_question_whether_a_variant_is_kept_is_numbas_own(tmp_path: Path) -> None:
+def test_the_question_whether_a_variant_is_kept_is_numbas_own() -> None:
     make_ready(None, None, None)
     known = tuple(map(ready._typeof, ready._no_pass(None, None, None)))
     assert ready._is_kept(ready.run_phase, known)
     assert not ready._is_kept(ready.run_phase, known[:-1])
     assert not ready._is_kept(type("Uncached", (), {"_cache": None})(), known)
+
+
+_FRESH = """
+from executor.run import Executor
+from tests.executor.requests import embedded, orders_for
+
+with Executor(orders_for(embedded().model, steps=24, layout="packed16"), embedded(), threads=2) as executor:
+    print(*executor.run().tokens)
+"""
+
+
+def test_threads_run_from_kept_code_in_a_fresh_process() -> None:
+    """numba starts its threads when it compiles, not when it loads: code from the cache would call into nothing."""
+    make_ready(None, 2, None)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    answer = subprocess.run(
+        [sys.executable, "-c", _FRESH], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert len(answer.stdout.split()) == 25

@@ -158,3 +158,42 @@ def test_attention_on_the_host_is_dispatched_whatever_is_asked() -> None:
     orders = orders_for(embedded().model, steps=20, attention="host")
     with Executor(orders, embedded(), path="fused") as executor:
         assert executor.run().path == "dispatch"
+
+
+def test_threads_share_matmuls_and_change_no_bit() -> None:
+    orders = orders_for(embedded().model, steps=40, layout="packed16", prefill_chunk=14)
+    seen = []
+    for threads in (1, 2):
+        with Executor(orders, embedded(), threads=threads) as executor:
+            facts = executor.run()
+        assert facts.settings["threads"] == threads
+        seen.append(replace(facts, rates={}, settings={}))
+    assert seen[0] == seen[1]
+
+
+def test_fast_chooses_the_same_ids_by_other_bits() -> None:
+    orders = orders_for(embedded().model, steps=40, layout="packed16")
+    strict, fast = (_pace(orders, fast=fast) for fast in (False, True))
+    assert (strict.settings["fast"], fast.settings["fast"]) == (False, True)
+    assert fast.tokens == strict.tokens
+    assert fast.logits_top1_bits != strict.logits_top1_bits
+    assert (fast.waybill, fast.dispatches, fast.program) == (strict.waybill, strict.dispatches, strict.program)
+
+
+def _pace(orders: Any, **pace: Any) -> RunFacts:
+    with Executor(orders, embedded(), **pace) as executor:
+        return executor.run()
+
+
+@pytest.mark.parametrize("pace", [{"fast": True}, {"threads": 2}])
+@pytest.mark.parametrize("request_", [{}, {"attention": "host"}])
+def test_a_pace_that_needs_packing_is_refused_in_words(pace: dict[str, Any], request_: dict[str, Any]) -> None:
+    with pytest.raises(DescriptionError, match="admit with --layout packed16"):
+        _pace(orders_for(embedded().model, steps=20, **request_), **pace)
+
+
+def test_no_number_of_threads_is_refused_in_words() -> None:
+    orders = orders_for(embedded().model, steps=20, layout="packed16")
+    for threads in (0, -1, 257):
+        with pytest.raises(DescriptionError, match="use 1 to 256"):
+            _pace(orders, threads=threads)
