@@ -117,12 +117,17 @@ def _join(composed: Composed, base: Composed, section: str, *, override: bool) -
     for row, place in written:
         first = at.get(_key(section, row))
         if first is not None and isinstance(row, dict):
-            rows[first] = ({**rows[first][0], **row}, place)
+            rows[first] = (_over(rows[first][0], row), place)
         else:
             rows.append((row, place))
     composed.data[section] = [row for row, _ in rows]
     for position, (_, place) in enumerate(rows):
         composed.origins[section, position] = place
+
+
+def _over(base: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """The base with what the row states; a field with nothing behind it states nothing."""
+    return {**base, **{name: value for name, value in row.items() if value is not None}}
 
 
 def _one_way(rows: list[Any]) -> list[Any]:
@@ -229,7 +234,7 @@ def _skus(composed: Composed) -> None:
                 told = f"{printable(row['extends'])} is no SKU of the catalog{hint}"
                 composed.told.append((("skus", name, "extends"), told, False))
             else:
-                skus[name] = {**base[0], **row}  # type: ignore[index]  # a dict, seen above
+                skus[name] = _over(base[0], row)  # type: ignore[index]  # a dict, seen above
     for _, part in _parts(composed.data):
         devices = part.get("devices")
         for row in devices if isinstance(devices, list) else ():

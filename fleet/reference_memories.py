@@ -19,7 +19,7 @@ def check_skus(state: Part) -> None:
     for name, sku in state.skus.items():
         if isinstance(sku, dict):
             path: Path = ("skus", name)
-            if sku.get("kind") is None and sku.get("extends") is None:
+            if sku.get("kind") is None:
                 state.tell((*path, "kind"), "is missing; write e.g. kind: gpu for a sku, kind: nvlink for a link")
             check_memories(state, sku, path)
             check_default(state, sku.get("memories"), sku.get("default_memory"), path)

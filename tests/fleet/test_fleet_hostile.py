@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import errno
 import os
 
@@ -210,4 +212,70 @@ def test_a_good_file_with_anything_in_place_of_one_part_loads_or_is_told(data, o
             part[key] = other
             break
         part = part[key]
+    loads_or_tells(written(data))
+
+
+COMPOSED = """schema: kvwaybill/fleet/1
+name: t
+extends: two-gpu-nvlink
+include: []
+skus:
+  card:
+    extends: l40s
+    kind: gpu
+    memories:
+      - {name: hbm, capacity: 80 GiB, scope: device, shared: true, physical: p}
+      - {name: l2, within: hbm, scope: sm, capacity: 1 MiB, managed: cached}
+    default_memory: hbm
+    ports: {nvlink: {count: 2, bandwidth: 25 GB/s}}
+templates:
+  box:
+    hosts: [{id: host}]
+    devices:
+      - {id: gpu, count: 2, sku: card}
+      - {id: m, parent: "gpu:0", profile: x, kind: gpu, memories: [{name: a, capacity: 1 GiB}]}
+    switches: [{id: sw, kind: nvlink, tier: 1, host: host}]
+    nics: [{id: nic, count: 2, host: host}]
+    links: [{from: "gpu:*", to: "nic:*", each: pair, kind: pcie, duplex: shared, copy_engines: 2}]
+  rack:
+    nodes: [{id: n, template: box, count: 2}, {id: o, template: hgx-h100}]
+nodes: [{id: r, template: rack, count: 2}]
+nics: [{id: mynic, host: host}]
+links: [{from: "r*/n*/nic:*", to: mynic, kind: net, bidirectional: true}]
+fabric: {domains: {d: {kind: nvlink, members: ["r*/n*/gpu:*"]}}, tiers: [leaf]}
+"""
+OTHERS = [
+    None, "", "x", [], {}, [None], {"a": None}, ["gpu:0"], "true", "-1", "99", "*", "gpu:*", "host", "box", "rack", "0",
+    {"id": "x"}, [{"id": "x"}], [[]], "1000", "two-gpu-nvlink", "hgx-h100", "card", "n", "r", "/", "a" * 64, "nvlink",
+]  # fmt: skip
+
+
+def places(data, before=()):
+    """The path of every value."""
+    rows = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in rows:
+        yield (*before, key)
+        yield from places(value, (*before, key))
+
+
+WHOLE = parse_text(COMPOSED, "t").data
+PLACES = sorted(places(WHOLE), key=str)
+
+
+def test_the_file_of_many_machines_under_the_next_law_is_good():
+    assert len(load_fleet("t", text=COMPOSED).devices) == 2 + 2 * (2 * 3 + 8)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(OTHERS)), min_size=1, max_size=3))
+def test_a_file_of_many_machines_with_anything_in_place_of_some_parts_loads_or_is_told(changes):
+    data = copy.deepcopy(WHOLE)
+    for path, other in changes:
+        part = data
+        for step in path[:-1]:
+            inside = isinstance(part, dict) if isinstance(step, str) else isinstance(part, list) and step < len(part)
+            part = part[step] if inside and (isinstance(part, list) or step in part) else None
+        if isinstance(part, dict if isinstance(path[-1], str) else list):
+            with contextlib.suppress(IndexError):
+                part[path[-1]] = copy.deepcopy(other)
     loads_or_tells(written(data))
