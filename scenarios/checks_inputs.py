@@ -41,8 +41,8 @@ def same_inputs(case: Case) -> Finding:
     prompt = case.orders["workload"].get("prompt_ids")
     walked = case.b["tokens"][: len(prompt or ())]
     if differ or (prompt is not None and walked != prompt[: len(walked)]):
-        return passed("the plan's model, fleet and placement; another prompt of as many tokens")
-    return passed("the plan's own model, fleet, placement and request")
+        return passed("the plan's model, on the fleet and placement that it names; another prompt of as many tokens")
+    return passed("the plan's own model and request, on the fleet and placement that it names")
 
 
 def inputs_unchanged(case: Case) -> Finding:

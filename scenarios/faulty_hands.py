@@ -111,7 +111,7 @@ class StaleCache(Hands):
         src, dst = orders.device(piece.src), orders.device(piece.dst)
         if piece.mode == "staged":
             label = replace(label, row_src=src.id, row_dst=dst.id)
-            self.machine.buffer("host:bounce", "bounce").array.fill(1.0)
+            self.machine.buffer("host:bounce", "bounce").array.reshape(-1)[: nbytes // 4] = 1.0
             self.hear(Copied("d2h", src.id, src.host, src.topology_id, None, nbytes, label))
             self.hear(Copied("h2d", dst.host, dst.id, None, dst.topology_id, nbytes, label))
             return

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from executor.hands import Hands
 from executor.stretch import Stretch, Walked
+from fleet.catalog import catalog_text
 from scenarios import prove as proving
 from scenarios.compare import compare
 from scenarios.faulty_hands import AnotherBody
@@ -173,3 +175,15 @@ def test_two_hundred_honest_runs_raise_no_false_alarm(scenario: str) -> None:
                 continue
             assert bad == [], (length, words, ids)
             assert comparison["verdict"] == "equal"
+
+
+@pytest.mark.parametrize("pool", ["300 B", "512 B", "640 B"])
+@pytest.mark.parametrize("extent", ["filled", "blocks:7", "allocated"])
+def test_a_pinned_pool_that_cuts_copies_unevenly_is_proved(tmp_path: Path, pool: str, extent: str) -> None:
+    """A pool that divides neither the prompt nor a block: the last piece of a copy is smaller than the others."""
+    text = catalog_text("two-gpu-staged").replace("- id: host\n", f"- id: host\n    pinned_pool: {pool}\n")
+    fleet = tmp_path / "pool.yaml"
+    fleet.write_text(text, encoding="utf-8")
+    proof = proof_of("two-gpu-staged", fleet=str(fleet), kv_extent=extent)
+    assert [row["sabotage"] for row in proof["matrix"] if row["verdict"] == "missed"] == []
+    assert proof["verdict"] == "proved"
