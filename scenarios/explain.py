@@ -13,6 +13,7 @@ from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.model import DTYPE_BYTES
+from fleet.units import UnitError, parse_utilization
 from scenarios.shapes import shown
 
 Document = dict[str, Any]
@@ -196,12 +197,21 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
         ),
     ]
     if entry["budget_bytes"] is not None:
-        share = (plan.get("inputs") or {}).get("utilization", "?")
-        formula = f"floor(capacity {_told(entry['capacity_bytes'])} B x utilization {share}) - the fleet's reserve"
+        inputs = plan.get("inputs") or {}
+        share, reserve = inputs.get("utilization", "?"), inputs.get("reserve_bytes")
+        formula = (
+            f"floor(capacity {_told(entry['capacity_bytes'])} B x utilization {share}) - reserve {_told(reserve)} B"
+        )
         budget, slack = entry["budget_bytes"], None if total is None else entry["budget_bytes"] - total
         difference = f"budget {_told(budget)} B - total {_told(total)} B; admitted when not negative"
         out += [
-            Derivation(subject=f"{device} budget", terms=(formula,), bytes=budget, about=about["budget"]),
+            Derivation(
+                subject=f"{device} budget",
+                terms=(formula,),
+                bytes=budget,
+                follows=_budget(entry["capacity_bytes"], share, reserve) in (None, budget),
+                about=about["budget"],
+            ),
             Derivation(
                 subject=f"{device} slack",
                 terms=(difference,),
@@ -214,6 +224,17 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
         unknown = ("unknown: the fleet does not state it",)
         out.append(Derivation(subject=f"{device} capacity", terms=unknown, bytes=None, about=about["capacity"]))
     return out
+
+
+def _budget(capacity: int | None, share: object, reserve: object) -> int | None:
+    """floor(capacity * utilization) - reserve, at least 0; None where the plan does not say enough to tell."""
+    if capacity is None or not isinstance(share, str) or not isinstance(reserve, int):
+        return None
+    try:
+        part = parse_utilization(share)
+    except UnitError:
+        return -1  # no share at all: nothing follows from it
+    return max(capacity * part.numerator // part.denominator - reserve, 0)
 
 
 def _told(figure: int | None) -> str:

@@ -226,6 +226,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
         "tokenizer": {"path": wanted.tokenizer, "digest": tokenizer_digest(wanted.tokenizer)},
         "placement": where | {"digest": _digest(where)},
         "utilization": format_utilization(utilization_of(ask)),
+        "reserve_bytes": ask.fleet.budget.reserve,
     }
     if not model.unknown:
         workload = resolve(ask.request, model, wanted.source)
