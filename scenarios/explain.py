@@ -199,6 +199,7 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
     if entry["budget_bytes"] is not None:
         inputs = plan.get("inputs") or {}
         share, reserve = inputs.get("utilization", "?"), inputs.get("reserve_bytes")
+        reserve = reserve if type(reserve) is int else None  # another's document may hold anything here
         formula = (
             f"floor(capacity {_told(entry['capacity_bytes'])} B x utilization {share}) - reserve {_told(reserve)} B"
         )
@@ -226,9 +227,9 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
     return out
 
 
-def _budget(capacity: int | None, share: object, reserve: object) -> int | None:
+def _budget(capacity: int | None, share: object, reserve: int | None) -> int | None:
     """floor(capacity * utilization) - reserve, at least 0; None where the plan does not say enough to tell."""
-    if capacity is None or not isinstance(share, str) or not isinstance(reserve, int):
+    if capacity is None or reserve is None or not isinstance(share, str):
         return None
     try:
         part = parse_utilization(share)

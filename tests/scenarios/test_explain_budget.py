@@ -26,3 +26,9 @@ def test_budgets_follow_from_capacity_share_and_reserve() -> None:
 def test_a_false_share_or_reserve_is_told(changed: Document) -> None:
     plan = make_plan(prepare(wanted_of("two-gpu", {})))
     assert budgets(plan | {"inputs": plan["inputs"] | changed}) == [False, False]
+
+
+@pytest.mark.parametrize("junk", [[], {}, "1", None, True, 1.5])
+def test_a_reserve_that_is_no_figure_breaks_nothing(junk: object) -> None:
+    plan = make_plan(prepare(wanted_of("two-gpu", {})))
+    assert budgets(plan | {"inputs": plan["inputs"] | {"reserve_bytes": junk}}) == [True, True]
