@@ -447,15 +447,15 @@ class Backend(ABC):
 
     def _pack(self, device: DeviceSpec, src: int, dst: Buffer) -> None:
         """Copy from host address `src`, in wire order, into a packed buffer. By default declined."""
-        raise NotImplementedError
+        raise NotImplementedError  # how a hook declines; `_hook` words it as a fault of the run
 
     def _unpack(self, device: DeviceSpec, src: Buffer, dst: int) -> None:
         """Copy a packed buffer to host address `dst`, in wire order. By default declined."""
-        raise NotImplementedError
+        raise NotImplementedError  # how a hook declines; `_hook` words it as a fault of the run
 
     def _repack(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: Buffer, dst: Buffer) -> None:
         """Copy between buffers of which one at least is packed, in wire order. By default declined."""
-        raise NotImplementedError
+        raise NotImplementedError  # how a hook declines; `_hook` words it as a fault of the run
 
     @abstractmethod
     def _launch(

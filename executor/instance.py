@@ -64,7 +64,7 @@ class BaseInstance:
 
     def forward(self, program: Program, kv: Cache, ids: Sequence[int], position: int, wants_logits: bool) -> int | None:
         """One forward call of len(ids) tokens from `position` on; gives the sampled id where logits are wanted."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: both ways to compute bring their own
 
     def _begin(self, position: int, n_tokens: int, wants_logits: bool) -> None:
         self.entries = []
@@ -77,7 +77,7 @@ class BaseInstance:
 
     def _compute(self, op: str, out: Any, *operands: Any, **scalars: int) -> None:
         """Any operation but a matmul, where this mode does it."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: both ways to compute bring their own
 
     def _beside(self, weight: Tensor) -> Any:
         """The tensor where `_compute` reads it."""

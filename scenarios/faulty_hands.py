@@ -124,11 +124,11 @@ class _Elsewhere(Hands):
 
     def moved(self, buffer: Buffer) -> Array | None:
         """The array that is used in place of this buffer; None = the buffer itself."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each fault says what it swaps
 
     def instead(self, name: str) -> int | None:
         """On the fused path, the address that decode is given in place of this buffer's; None = the buffer's own."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each fault says what it swaps
 
     def address(self, phase: Phase, name: str) -> int:
         other = self.instead(name) if phase == "decode" else None
