@@ -1,8 +1,9 @@
-"""Topology ids: the small integer by which an allocation or a dispatch names its device.
+"""Names of devices: topology ids, and the keys by which UUIDs and PCI addresses are compared.
 
-On one node CPU is 0, NPU[i] is 100+i and GPU[i] is 500+i for i in 0..99, the ids that Vx gives them. Everything else
-(a second CPU, a device without an index, fleets of several nodes) is hashed from the full device id, so that a name
-keeps its number whatever else is described.
+A topology id is the small integer by which an allocation or a dispatch names its device. On one node CPU is 0, NPU[i]
+is 100+i and GPU[i] is 500+i for i in 0..99, the ids that Vx gives them. Everything else (a second CPU, a device without
+an index, fleets of several nodes) is hashed from the full device id, so that a name keeps its number whatever else is
+described.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ HASHED_IDS = 2147480648
 
 _PARTS = re.compile(r"[0-9]+|[^0-9]+", re.ASCII).findall
 _BANDS = {"cpu": 0, "npu": 100, "gpu": 500}
+_UUID = re.compile(r"(?:gpu-|mig-)?([0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12})", re.ASCII)
+_PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.ASCII)
 
 
 def fnv1a32(text: str) -> int:
@@ -69,3 +72,20 @@ def collisions(ids: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:
         else:
             owners[number] = name
     return found
+
+
+def uuid_key(text: str | None) -> str | None:
+    """What is compared of a UUID: `GPU-8C1F...`, `8c1f...` and the same without hyphens are one. None = unknown.
+
+    Text of any other form (an older driver's `MIG-GPU-.../1/0`) is compared as it is, less case and outer blanks.
+    """
+    plain = (text or "").strip().casefold()
+    found = _UUID.fullmatch(plain)
+    return found[1].replace("-", "") if found else plain or None
+
+
+def pci_key(text: str | None) -> str | None:
+    """What is compared of a PCI address: `0000:1:00.0`, `00000000:01:00.0` and `01:00.0` are one. None = unknown."""
+    plain = (text or "").strip().casefold()
+    found = _PCI.fullmatch(plain)
+    return ":".join(str(int(part or "0", 16)) for part in found.groups()) if found else plain or None
