@@ -220,9 +220,7 @@ class _Look:
         keys = {seen.ordinal: _key(seen, what) for seen in self.visible}
         if None in keys.values():
             return f"cannot be told from the others: the runtime gives no {what} for some of its devices"
-        hidden = (
-            None if self.present is None else next((seen for seen in self.present if _key(seen, what) == key), None)
-        )
+        hidden = next((seen for seen in self.present or () if _key(seen, what) == key), None)
         if hidden is not None:
             return f"is in this machine, the driver's number {hidden.ordinal}, but the runtime is not shown it"
         return "is not visible to the runtime" if self.present is None else "is not in this machine"
@@ -231,10 +229,13 @@ class _Look:
         """What the runtime does see, and the setting that decides it."""
         some = ", ".join(str(seen) for seen in self.visible[:_LISTED])
         more = f" and {len(self.visible) - _LISTED} more" if len(self.visible) > _LISTED else ""
-        limit = (
-            "" if self.setting is None else f" with CUDA_VISIBLE_DEVICES={printable(self.setting, 200) or '(empty)'}"
-        )
+        value = None if self.setting is None else printable(self.setting, 200) or "(empty)"
+        limit = "" if value is None else f" with CUDA_VISIBLE_DEVICES={value}"
         return f"; visible{limit}: {some or 'none'}{more}"
+
+
+def _key(seen: VisibleDevice, what: Literal["uuid", "pci"]) -> str | None:
+    return uuid_key(seen.uuid) if what == "uuid" else pci_key(seen.pci)
 
 
 def _grouped(pairs: Iterable[tuple[str | None, VisibleDevice]]) -> Mapping[str, list[VisibleDevice]]:
