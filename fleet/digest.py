@@ -40,9 +40,9 @@ def _fabric(fleet: Fleet) -> dict[str, Any]:
 def _link(link: Link) -> list[Any]:
     row = [link.src, link.dst, link.kind, link.count]
     row += [_quantity(link.bandwidth), _quantity(link.latency), link.peer_access]
-    if link.duplex is None and link.copy_engines is None:
+    if link.duplex is None and link.copy_engines is None and not link.assumed:
         return row  # a fleet of ten thousand devices has a hundred thousand links
-    return row + _more(duplex=link.duplex, copy_engines=link.copy_engines)
+    return row + _more(duplex=link.duplex, copy_engines=link.copy_engines, assumed=link.assumed or None)
 
 
 def _device(device: Device) -> list[Any]:

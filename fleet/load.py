@@ -61,12 +61,13 @@ def _foreign(text: str, name: str, shown: str, sku: str | None) -> Fleet | None:
     """The fleet of a text of another format; None where none is recognised."""
     from fleet.readers import matching, read_foreign
 
-    if not matching(text):
+    formats = matching(text)
+    if not formats:
         return None
     reading = read_foreign(text, shown, sku=sku)
     if reading.fleet is None:
         raise DescriptionError.at(shown, "", no_machine(reading))
-    return replace(reading.fleet, source=name)
+    return replace(reading.fleet, source=name, format=formats[0])
 
 
 def no_machine(reading: Reading) -> str:

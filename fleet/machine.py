@@ -151,6 +151,7 @@ class Link:
     `peer_access` concerns links between devices and switches: whether a peer copy goes direct, is staged through the
     host, or nobody knows. It is None on links with a host or a NIC at an end. A way over switches is direct when each
     of its links is. `duplex` says whether the two directions share their rate, `copy_engines` how many drive it.
+    `assumed` marks a link that no description has and somebody asked to assume (policy).
     """
 
     src: str
@@ -163,6 +164,7 @@ class Link:
     where: str = ""
     duplex: Duplex | None = None
     copy_engines: int | None = None
+    assumed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,6 +188,8 @@ class Fleet:
     source: str = ""
     digest: str = ""
     warnings: tuple[str, ...] = ()
+    format: str = ""
+    """Name of the foreign format that it was read from; empty for a fleet file."""
     switches: tuple[Switch, ...] = ()
     nics: tuple[Nic, ...] = ()
     domains: tuple[Domain, ...] = ()

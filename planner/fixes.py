@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from fleet.host_return import assume_host_return
 from fleet.machine import Device, Figure, Fleet, Link, Quantity
 from fleet.placement import Placement
 from planner.admit import Admission, Ask, admit
@@ -56,7 +57,9 @@ def _together(admission: Admission) -> Iterator[Change]:
     """Where no single change will do: changes of the fleet file taken together, until the plan is admitted."""
     documents: list[dict[str, Any]] = []
     for _ in range(_ROUNDS):
-        change = next((c for source in (_capacities, _pools, _links, _unknowns) for c in source(admission)), None)
+        links = (_host_return, _links) if admission.ask.fleet.format else (_links,)
+        sources = (_capacities, _pools, *links, _unknowns)
+        change = next((c for source in sources for c in source(admission)), None)
         if change is None:
             return
         documents += [{k: v for k, v in change.document.items() if k != "and"}, *change.document.get("and", [])]
@@ -68,7 +71,9 @@ def _together(admission: Admission) -> Iterator[Change]:
 
 def candidates(admission: Admission) -> Iterator[Change]:
     """Changes worth trying, in order of preference. Not all of them are admitted."""
-    for source in (_utilization, _positions, _batch, _passes, _devices, _pools, _capacities, _links, _one_device):
+    # A text of a foreign format has no line in which a link could be written; a flag adds those of hosts.
+    links = (_host_return, _links) if admission.ask.fleet.format else (_links, _host_return)
+    for source in (_utilization, _positions, _batch, _passes, _devices, _pools, _capacities, *links, _one_device):
         yield from source(admission)
 
 
@@ -247,9 +252,9 @@ def _links(admission: Admission) -> Iterator[Change]:
     """Declare the links that are missing; without a rate, so the plan stays unpriced there."""
     ask = admission.ask
     missing = [reason.edge for reason in admission.reasons if reason.code == "NO_ROUTE" and reason.edge is not None]
-    if not missing:
-        return
     devices = {d.id for d in ask.fleet.devices}
+    if not missing or (ask.fleet.format and not any({src, dst} <= devices for src, dst in missing)):
+        return
     links, documents = [], []
     for src, dst in missing:
         peer = src in devices and dst in devices
@@ -259,6 +264,17 @@ def _links(admission: Admission) -> Iterator[Change]:
     document = documents[0] if len(documents) == 1 else {**documents[0], "and": documents[1:]}
     fleet = replace(ask.fleet, links=(*ask.fleet.links, *links), digest="")
     yield Change(document=document, ask=replace(ask, fleet=fleet))
+
+
+def _host_return(admission: Admission) -> Iterator[Change]:
+    """Assume the host links that the fleet lacks: policy, without a rate."""
+    ask = admission.ask
+    if not any(reason.code == "NO_ROUTE" for reason in admission.reasons):
+        return
+    fleet = assume_host_return(ask.fleet)
+    if fleet.links != ask.fleet.links:
+        document = {"flag": "--assume-host-return", "from": None, "to": True}
+        yield Change(document=document, ask=replace(ask, fleet=fleet))
 
 
 def _unknowns(admission: Admission) -> Iterator[Change]:

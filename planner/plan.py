@@ -215,6 +215,7 @@ def _leg_document(leg: Leg) -> dict[str, Any]:
     }  # fmt: skip
     if leg.segments:
         document["segments"] = [{"src": src, "dst": dst} for src, dst in leg.segments]
+    document |= {"assumed": True} if leg.assumed else {}
     return document | ({"lower_bound": True} if leg.lower_bound else {})
 
 

@@ -136,10 +136,9 @@ def _legs(machine: MachineGraph, way: Way, nbytes: int, copies: int) -> tuple[Le
 
 def _leg(hop: Hop, kind: str, nbytes: int, copies: int) -> Leg:
     seconds = hop.seconds(nbytes, copies)
-    through = tuple((link.src, link.dst) for link in hop.links) if len(hop.links) > 1 else ()
     return Leg(
         src=hop.src, dst=hop.dst, kind=kind, link=hop.kind, bytes=nbytes, copies=copies, seconds=seconds,
-        lower_bound=seconds is not None and hop.lower_bound, segments=through,
+        lower_bound=seconds is not None and hop.lower_bound, through=hop.links,
     )  # fmt: skip
 
 

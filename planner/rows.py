@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fleet.machine import Link
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leg:
     """One physical traversal. `link` is the link's kind, None inside one device. `seconds` None = unpriced.
 
     `lower_bound` is True when the link declares a bandwidth but no latency. `segments` are the links that it passes
-    where switches or NICs lie between its ends: what it shares with other copies.
+    where switches or NICs lie between its ends: what it shares with other copies. `through` are all the links that it
+    passes; `assumed` is True when one of them is policy and in no description.
     """
 
     src: str
@@ -23,7 +26,17 @@ class Leg:
     copies: int
     seconds: Fraction | None = None
     lower_bound: bool = False
-    segments: tuple[tuple[str, str], ...] = ()
+    through: tuple[Link, ...] = ()
+
+    @property
+    def segments(self) -> tuple[tuple[str, str], ...]:
+        """(src, dst) of the links passed; empty for a single link."""
+        return tuple((link.src, link.dst) for link in self.through) if len(self.through) > 1 else ()
+
+    @property
+    def assumed(self) -> bool:
+        """Whether a link on the way was assumed."""
+        return any(link.assumed for link in self.through)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

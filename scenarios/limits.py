@@ -22,6 +22,10 @@ _TIMES = (
     " unpriced (null): a rate or the way is unknown."
     " >= (lower_bound): a link on the way states no latency, so its bandwidth alone is priced."
 )
+_ASSUMED = (
+    "assumed: legs over host links that the fleet does not declare (--assume-host-return). They are policy: no rate,"
+    " and nobody says that the machine has them."
+)
 _EMULATED = (
     "tier emulated: devices are separate fenced memories of one processor. Bytes, copies and isolation are shown;"
     " speed and a second physical device are not."
@@ -50,9 +54,12 @@ def attention_of(document: Document) -> str | None:
     return next((mode for mode in modes if isinstance(mode, str) and mode in _ATTENTION), None)
 
 
-def plan_limits(attention: str | None) -> list[str]:
-    """Limits of an admission. `attention` None: the model is not understood, so no mode was laid out."""
-    return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES]
+def plan_limits(attention: str | None, *, assumed: bool = False) -> list[str]:
+    """Limits of an admission. `attention` None: the model is not understood, so no mode was laid out.
+
+    `assumed`: a leg goes over a host link that the fleet does not declare.
+    """
+    return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES, *([_ASSUMED] if assumed else [])]
 
 
 def run_limits(attention: str | None, tier: str, witnesses: set[str] | frozenset[str] = frozenset()) -> list[str]:

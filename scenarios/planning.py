@@ -23,10 +23,17 @@ def make_plan(prepared: Prepared) -> dict[str, Any]:
     document = plan_document(admission, prepared.inputs, [_pinned(change, prepared) for change in changes], [])
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings, *_ends_early(admission)]
-    document["limits"] = plan_limits(None if prepared.ask.model.unknown else prepared.ask.request.attention)
+    attention = None if prepared.ask.model.unknown else prepared.ask.request.attention
+    document["limits"] = plan_limits(attention, assumed=_assumes(admission))
     document["id"] = plan_id(document)
     first = ("schema", "verdict", "id")
     return {name: document[name] for name in first} | {k: v for k, v in document.items() if k not in first}
+
+
+def _assumes(admission: Admission) -> bool:
+    """Whether a leg goes over a link that was assumed."""
+    rows = () if admission.prediction is None else admission.prediction.rows
+    return any(leg.assumed for row in rows for leg in row.legs or ())
 
 
 def _ends_early(admission: Admission) -> list[str]:

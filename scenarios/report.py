@@ -191,7 +191,7 @@ def _waybill(rows: list[Document], paint: Paint) -> list[str]:
         per_pass = row.get("per_pass")
         each = f"{count_of(per_pass['bytes'])} B / {count_of(per_pass['copies'])}" if per_pass else ""
         table.add(
-            row["phase"], row["tensor"], f"{row['src']} -> {row['dst']}", row["kind"],
+            row["phase"], row["tensor"], f"{row['src']} -> {row['dst']}", _kind(row, row.get("legs") or []),
             format_bytes(row["bytes"]), count_of(row["copies"]), each, seconds_of(row),
         )  # fmt: skip
         legs = row.get("legs")
@@ -201,8 +201,15 @@ def _waybill(rows: list[Document], paint: Paint) -> list[str]:
             for leg in legs:
                 ends = f"  {leg['src']} -> {leg['dst']}"
                 time = seconds_of(leg) if "seconds" in leg else ""
-                table.add("", "", ends, leg["kind"], format_bytes(leg["bytes"]), count_of(leg["copies"]), "", time)
+                table.add(
+                    "", "", ends, _kind(leg, [leg]), format_bytes(leg["bytes"]), count_of(leg["copies"]), "", time
+                )
     return table.lines(paint)
+
+
+def _kind(part: Document, legs: list[Document]) -> str:
+    """The kind of a row or leg, with a word where it goes over a link that was assumed."""
+    return f"{part['kind']} assumed" if len(legs) == 1 and legs[0].get("assumed") is True else str(part["kind"])
 
 
 def edges_block(edges: list[Document], paint: Paint) -> list[str]:

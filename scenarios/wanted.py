@@ -12,6 +12,7 @@ from typing import Any
 
 from fleet.checkpoints import load_model
 from fleet.errors import DescriptionError, Fault, PlacementError
+from fleet.host_return import assume_host_return
 from fleet.load import load_fleet
 from fleet.machine import Fleet
 from fleet.model import Model
@@ -35,6 +36,7 @@ class Wanted:
 
     fleet: str
     sku: str | None = None
+    assume_host_return: bool | None = None
     model: str | None = None
     tokenizer: str | None = None
     prompt: str | None = None
@@ -102,6 +104,8 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
     model: Model | None = None
     try:
         fleet = load_fleet(wanted.fleet, text=fleet_text, sku=wanted.sku)
+        if wanted.assume_host_return:
+            fleet = _with_host_return(fleet)
     except DescriptionError as error:
         faults.extend(error.faults)
     try:
@@ -139,6 +143,14 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         tokenizer=wanted.tokenizer,
         chosen=frozenset(phase for phase in PHASES if getattr(wanted, phase) is None),
     )
+
+
+def _with_host_return(fleet: Fleet) -> Fleet:
+    more = assume_host_return(fleet)
+    if more.links != fleet.links:
+        return more
+    unused = "--assume-host-return adds nothing: every device has a way to its host and back"
+    return replace(fleet, warnings=(*fleet.warnings, unused))
 
 
 def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
@@ -213,7 +225,8 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "scenario": wanted.name,
         "fleet": {"name": ask.fleet.name, "path": wanted.fleet, "digest": ask.fleet.digest}
-        | ({} if wanted.sku is None else {"sku": wanted.sku}),
+        | ({} if wanted.sku is None else {"sku": wanted.sku})
+        | ({"assume_host_return": True} if wanted.assume_host_return else {}),
         "model": {
             "name": model.name,
             "path": wanted.model,

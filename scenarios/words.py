@@ -143,8 +143,17 @@ def fix_words(fix: Document) -> str:
     return " and ".join(_change_words(change) for change in changes)
 
 
+def _flow(row: Document) -> str:
+    """A row as fleet.yaml takes it, on one line; its words are ids and choices, which need no quotes."""
+    return "{" + ", ".join(f"{name}: {value}" for name, value in row.items()) + "}"
+
+
 def _change_words(change: Document) -> str:
     where = change.get("flag") or change.get("field") or "?"
+    if change.get("to") is True:
+        return safe(str(where))  # a flag without a value
+    if isinstance(change.get("to"), dict):
+        return safe(f"add under {where.removesuffix('[+]')}: - {_flow(change['to'])}")
     between = " " if change.get("flag") else ": "
     was = "" if change.get("from") is None else f" (was {change['from']})"
     return safe(f"{where}{between}{change.get('to')}{was}")

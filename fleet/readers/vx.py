@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from fleet.digest import fleet_digest
 from fleet.errors import DescriptionError, Fault
+from fleet.host_return import assume_host_return
 from fleet.identity import ID_PATTERN, MAX_INDEX, natural_order, topology_id
 from fleet.lint import warnings_of
 from fleet.machine import UNKNOWN, Device, Figure, Fleet, Host, Link, Memory, Quantity
@@ -59,7 +60,6 @@ __all__ = [
 
 NAME = "vx"
 HOST = "host"
-ASSUMED = "assumed (policy)"
 MAX_TOLD = 50
 
 _BLOCK = re.compile(r"^[^\S\n]*(?:Memory|Topology)[^\S\n]+[^\W\d]\w*\s*\{", re.MULTILINE)
@@ -199,8 +199,7 @@ def to_fleet(machine: VxMachine, *, split_peers: bool = False) -> Fleet:
     kinds = {device.id: device.kind for device in devices}
     links = [link for edge in kept for link in _links(edge, ends, kinds, machine)]
     fleet = Fleet(
-        name=re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(machine.source).removesuffix(".vx"))[:64].strip("-")
-        or NAME,
+        name=_name(machine.source),
         hosts=(Host(id=HOST, where=f"{machine.source}:1"),),
         devices=tuple(sorted(devices, key=lambda device: natural_order(device.id))),
         links=tuple(sorted(links, key=lambda k: (natural_order(k.src), natural_order(k.dst), k.kind))),
@@ -368,23 +367,3 @@ def _on_die(edge: VxEdge, spaces: dict[str, VxSpace], devices: set[str]) -> bool
     roots = {_root(spaces, edge.src), _root(spaces, edge.dst)}
     inner = {edge.src, edge.dst} & set(_ON_DIE)
     return len(roots & devices) == 1 and (len(roots) == 1 or bool(inner))
-
-
-def assume_host_return(fleet: Fleet) -> Fleet:
-    """The fleet with a link both ways between every device and its host; the added ones have no rate.
-
-    Each is marked `assumed (policy)` in `where` and told in the warnings: no file declares it.
-    """
-    known = {(link.src, link.dst) for link in fleet.links}
-    added = [
-        Link(src=src, dst=dst, kind=HOST, where=ASSUMED)
-        for device in fleet.devices
-        for src, dst in ((device.host, device.id), (device.id, device.host))
-        if (src, dst) not in known
-    ]
-    links = sorted((*fleet.links, *added), key=lambda k: (natural_order(k.src), natural_order(k.dst), k.kind))
-    told = [
-        f"{link.src} -> {link.dst}: {ASSUMED}, without a rate; the file declares no such transfer" for link in added
-    ]
-    fleet = replace(fleet, links=tuple(links), warnings=(*fleet.warnings, *told))
-    return replace(fleet, digest=fleet_digest(fleet))

@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         fleet: opt.FleetOption = None,
         sku: opt.SkuOption = None,
+        assume_host_return: opt.HostReturnOption = False,
         model: opt.ModelOption = None,
         tokenizer: opt.TokenizerOption = None,
         prompt: opt.PromptOption = None,
@@ -59,7 +60,8 @@ def register(app: typer.Typer) -> None:
             refuse_other_kinds(path, ("fleet",), "--fleet takes a fleet")
         opt.check_parallel(tp)
         words = opt.given(
-            sku=sku, model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
+            sku=sku, assume_host_return=assume_host_return or None,
+            model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
             decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size),
             attention=attention, layout=layout, prefill_chunk=prefill_chunk, utilization=utilization,

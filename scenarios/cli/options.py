@@ -18,6 +18,13 @@ SkuOption = Annotated[
     str | None,
     typer.Option("--sku", metavar="S", help="The card of a fleet that names none, e.g. a topology matrix."),
 ]
+HostReturnOption = Annotated[
+    bool,
+    typer.Option(
+        "--assume-host-return",
+        help="Assume host links that the fleet lacks, both ways, without a rate (policy); for Vx machine files.",
+    ),
+]
 OneFleet = Annotated[str | None, typer.Option("--fleet", metavar="F", help="Fleet file or shipped name.")]
 ModelOption = Annotated[
     str | None,

@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
         path: opt.PathOption = None,
         save_dir: SaveDir = None,
         fleet: opt.OneFleet = None,
+        assume_host_return: opt.HostReturnOption = False,
         model: opt.ModelOption = None,
         tokenizer: opt.TokenizerOption = None,
         prompt: opt.PromptOption = None,
@@ -51,7 +52,8 @@ def register(app: typer.Typer) -> None:
         from scenarios.wanted import prepare, wanted_of
 
         words = opt.given(
-            fleet=fleet, model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
+            fleet=fleet, assume_host_return=assume_host_return or None,
+            model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
             attention=attention, kv_extent=kv_extent, layout=layout,
         )  # fmt: skip
         prepared = prepare(wanted_of(scenario, words))

@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
         without: Without = None,
         run_out: RunOut = None,
         fleet: opt.OneFleet = None,
+        assume_host_return: opt.HostReturnOption = False,
         model: opt.ModelOption = None,
         tokenizer: opt.TokenizerOption = None,
         prompt: opt.PromptOption = None,
@@ -53,7 +54,8 @@ def register(app: typer.Typer) -> None:
         if without not in (None, "handoff"):
             wrong_use(f"--without {without}: only the handoff can be left out")
         words = opt.given(
-            fleet=fleet, model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
+            fleet=fleet, assume_host_return=assume_host_return or None,
+            model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
             attention=attention, kv_extent=kv_extent, layout=layout,
         )  # fmt: skip
         if run_out is not None:

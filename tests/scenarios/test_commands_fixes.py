@@ -44,7 +44,8 @@ def state(described: Document, field: str, value: Any) -> None:
 
 def admit(ask: Ask, folder: Path, described: Document, flags: dict[str, str]) -> Answer:
     path = write_json(folder / "fleet.yaml", described)
-    return ask("admit", "--fleet", path, *(part for pair in flags.items() for part in pair), "-o", "json")
+    words = [part for flag, value in flags.items() for part in ((flag,) if value == "" else (flag, value))]
+    return ask("admit", "--fleet", path, *words, "-o", "json")
 
 
 def applied(described: Document, flags: dict[str, str], fix: Document) -> tuple[Document, dict[str, str]]:
@@ -53,7 +54,7 @@ def applied(described: Document, flags: dict[str, str], fix: Document) -> tuple[
     for change in [fix, *fix.get("and", [])]:
         assert ("flag" in change) != ("field" in change)
         if "flag" in change:
-            flags[change["flag"]] = str(change["to"])
+            flags[change["flag"]] = "" if change["to"] is True else str(change["to"])  # a flag without a value
         else:
             state(described, change["field"], change["to"])
     return described, flags
