@@ -13,7 +13,7 @@ import mmap
 import os
 import weakref
 import zlib
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -111,8 +111,11 @@ class Arena:
 
     Blocks lie in the order in which they are asked for; a gap left by `free` is used again by the first that fits it.
     `high_water` is the largest end of a block so far, in bytes from the start. Raises InconclusiveError when the
-    machine cannot give the memory.
+    machine cannot give the memory. `addressable`: this process can read and write it in place; what is not is looked at
+    by `peek` and written by `poke`, past all copies of the ABI.
     """
+
+    addressable: ClassVar[bool] = True
 
     def __init__(self, name: str, fence_bytes: int, poison: int) -> None:
         if fence_bytes < 0:
@@ -121,15 +124,33 @@ class Arena:
         self.fence = fence_bytes
         self.high_water = 0
         self._blocks: dict[int, int] = {}  # offset -> nbytes of live blocks, by rising offset
-        self._mapping: _Mapping | None = _Mapping(fence_bytes)
-        self.address: int = self._mapping.address
-        self._bytes: npt.NDArray[np.uint8] = np.asarray(self._mapping)
+        self._mapping: _Mapping | None = None
+        self._bytes: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.address: int = self._reserve(fence_bytes)
         self.fill(poison)
+
+    def _reserve(self, nbytes: int) -> int:
+        """Get the memory; gives its address."""
+        self._mapping = _Mapping(nbytes)
+        self._bytes = np.asarray(self._mapping)
+        return self._mapping.address
 
     def fill(self, word: int) -> None:
         """Set every 32-bit word of the arena to `word`, allocated or not; `poison` becomes that word."""
-        self._bytes.view(np.uint32).fill(word)
+        self.fill_words(0, None, word)
         self.poison = word
+
+    def fill_words(self, first: int, last: int | None, word: int) -> None:
+        """Set words [first, last) of the arena, counted from its start (None: to its end), to `word`."""
+        self._bytes.view(np.uint32)[first:last].fill(word)
+
+    def peek(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
+        """What lies `offset` bytes into the arena: a copy."""
+        return self.view(offset, shape, dtype).copy()
+
+    def poke(self, offset: int, words: npt.NDArray[np.uint32]) -> None:
+        """Write 32-bit words, `offset` bytes into the arena."""
+        self.view(offset, words.shape, "int32").view(np.uint32)[...] = words
 
     def protect(self) -> None:
         """Make the arena unreadable and unwritable for this process: any access dies with SIGSEGV."""
@@ -184,7 +205,7 @@ class Arena:
         nbytes = self._blocks.pop(offset, None)
         if nbytes is None:
             raise BackendError(f"arena {self.name}: no block at offset {offset}; it was freed before or never placed")
-        self._bytes.view(np.uint32)[-(-offset // 4) : (offset + nbytes) // 4] = self.poison
+        self.fill_words(-(-offset // 4), (offset + nbytes) // 4, self.poison)
 
     def close(self) -> None:
         """Give the memory back as soon as no array over it is left. Closing twice is harmless."""

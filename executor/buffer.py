@@ -18,6 +18,8 @@ from executor.arena import NUMPY_DTYPES, Arena, DType
 from executor.packing import Packing
 from fleet.errors import CopyError
 
+_WORD_BYTES = 4
+
 
 @dataclass(slots=True)
 class Block:
@@ -69,32 +71,65 @@ class Buffer:
     def array(self) -> npt.NDArray[Any]:
         """The memory as an ndarray, where this process can address it; of a packed buffer in the shape of its blocks.
 
-        CopyError when the buffer was freed, and of a window of a packed cache, whose words lie apart.
+        CopyError when the buffer was freed, of a window of a packed cache, whose words lie apart, and of the memory of
+        a device that this process cannot address.
         """
         if self.packing is not None and self.packing.window is not None:
             raise CopyError(f"{self.name}: positions of a packed cache lie apart; use wire() and put()")
         return self._memory()
 
-    def _memory(self) -> npt.NDArray[Any]:
+    def _live(self) -> None:
         if self.block.freed:
             raise CopyError(f"{self.name} was freed; allocate it again before it is used")
+
+    def _memory(self) -> npt.NDArray[Any]:
+        self._live()
+        if not self.block.arena.addressable:
+            raise CopyError(f"{self.name} lies in the memory of {self.block.arena.name}; use wire() and put()")
         if self._array is None:
             shape = self.shape if self.packing is None else self.packing.packed.shape
-            self._array = self.block.arena.view(self.address - self.block.arena.address, shape, self.dtype)
+            self._array = self.block.arena.view(self._offset, shape, self.dtype)
         return self._array
 
     def wire(self) -> npt.NDArray[np.uint32]:
-        """The words of this buffer in wire order and shape: its own memory where it is plain, a copy where packed."""
+        """The words of this buffer in wire order and shape: its own memory where it is plain and can be addressed, else
+        a copy.
+        """
+        if not self.block.arena.addressable:
+            self._live()
+            return self.block.arena.peek(self._offset, self.shape, self.dtype).view(np.uint32)
         words = self._memory().view(np.uint32)
         return words if self.packing is None else self.packing.read(words)
 
     def put(self, words: npt.NDArray[Any]) -> None:
         """Fill it from words in wire order and shape, bit for bit. Nothing beside it is written, nor any padding."""
+        if not self.block.arena.addressable:
+            self._live()
+            given = np.broadcast_to(words.view(np.uint32), self.shape)
+            self.block.arena.poke(self._offset, np.ascontiguousarray(given))
+            return
         mine, given = self._memory().view(np.uint32), words.view(np.uint32)
         if self.packing is None:
             mine[...] = given
         else:
             self.packing.write(mine, given)
+
+    def word(self, index: int) -> int:
+        """The 32-bit word number `index` of a plain buffer, in memory order."""
+        if self.block.arena.addressable:
+            return int(self._memory().reshape(-1).view(np.uint32)[index])
+        self._live()
+        return int(self.block.arena.peek(self._offset + _WORD_BYTES * index, (1,), self.dtype).view(np.uint32)[0])
+
+    def fill(self, word: int) -> None:
+        """Set every word of its memory, padding included, to `word`."""
+        self._live()
+        first = self._offset // _WORD_BYTES
+        self.block.arena.fill_words(first, first + self.held_bytes // _WORD_BYTES, word)
+
+    @property
+    def _offset(self) -> int:
+        return self.address - self.block.arena.address
 
     def padding(self) -> npt.NDArray[np.uint32] | None:
         """The words that belong to the layout alone, a view; None of a plain buffer."""

@@ -36,7 +36,7 @@ class BaseInstance:
     """What both ways share: dimensions, the operations and the sequence in which they were called, the sampled id.
 
     `entries` is the sequence of the current forward call; `top1_bits` the bits of the largest logit of the last call
-    that computed logits; `sampled` its index, the first on a tie.
+    that computed logits; `sampled` its index, the first on a tie, or what was drawn from them.
     """
 
     weights: WeightSet
@@ -135,17 +135,23 @@ class DeviceInstance(BaseInstance):
         return self.machine.buffer(self.device, name)
 
     def forward(self, program: Program, kv: Cache, ids: Sequence[int], position: int, wants_logits: bool) -> int | None:
-        """See the base class. The ids go up unless they are the one that this phase sampled last on the device."""
+        """See the base class. The ids go up unless they are the one that this phase chose last on the device; where the
+        host draws, the logits come down in place of that id.
+        """
         self._begin(position, len(ids), wants_logits)
         tokens = self._next if self._next_on_device else self._upload(ids)
         program(self, self.weights, kv, tokens, position)
         if not wants_logits:
             return None
+        if (sampler := self.machine.sampler) is not None:
+            self.machine.backend.copy_d2h(self.device, self._logits_row, sampler.logits, self._label_of("logits"))
+            self.sampled, self.top1_bits = sampler.choose()
+            return self.sampled
         sampled = np.empty(1, np.int32)
         self.machine.backend.copy_d2h(self.device, self._next, sampled, self._label_of("next_token"))
         self._next_on_device = True
         self.sampled = int(sampled[0])
-        self.top1_bits = int(self._logits_row.array.view(np.uint32)[self.sampled])
+        self.top1_bits = self._logits_row.word(self.sampled)
         return self.sampled
 
     def _upload(self, ids: Sequence[int]) -> Buffer:
@@ -212,6 +218,9 @@ class HostInstance(BaseInstance):
         program(self, self.weights, kv, np.array(ids, np.int32), position)
         self.sampled = int(self._next[0])
         self.top1_bits = int(self._logits_row.view(np.uint32)[self.sampled])
+        if wants_logits and (sampler := self.machine.sampler) is not None:
+            np.copyto(sampler.logits, self._logits_row)  # they are at home already, with `act_out`
+            self.sampled, _ = sampler.choose()
         return self.sampled if wants_logits else None
 
     def rows(self) -> Rows:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from types import TracebackType
 from typing import Literal, Protocol, Self
-
-import numpy as np
 
 from executor.check_orders import check_orders
 from executor.device import Backend
@@ -25,6 +24,7 @@ from executor.stretch import Stretch
 from executor.weights import Weights
 from executor.witnessing import Lookout
 from fleet.errors import DescriptionError
+from fleet.workload import Sampling
 from planner.orders import Orders, Step
 
 __all__ = ["Executor", "Guard"]
@@ -176,7 +176,7 @@ class Executor:
         for arena in (device, f"host:{self._lose.split()[0]}"):
             for name, buffer in machine.buffers.get(arena, {}).items():
                 if name.startswith(prefix):
-                    buffer.array.view(np.uint32).fill(arenas[arena].poison)
+                    buffer.fill(arenas[arena].poison)
 
     def _reset(self) -> None:
         self._request = self._next_request()
@@ -196,6 +196,8 @@ class Executor:
 
             step_at = 0 if self._guard is None else self._guard.step_address()
             self.hands.fused = FusedPath(self.machine, self.ledger, step_at, self._pace)
+        if self.machine.sampler is not None:
+            self.machine.sampler.restart()
         self.hands.prepare()
 
     def _next_request(self) -> int:
@@ -355,12 +357,18 @@ class Executor:
                 "isolated": self._guard is not None,
                 "threads": self._threads,
                 "fast": self._fast,
+                **_choice(work.sampling),
             },
             path=self.path,
         )
 
 
 _PHASES: tuple[Phase, ...] = ("prefill", "decode")
+
+
+def _choice(sampling: Sampling | None) -> dict[str, float | int]:
+    """How ids were chosen, for the settings; top-p and seed mean nothing at temperature 0."""
+    return {"temperature": 0.0} if sampling is None else asdict(sampling)
 
 
 def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> Path:
