@@ -7,13 +7,21 @@ executor stages it, and neither needs the other's arithmetic. Names of dimension
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
-DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int32": 4}
-"""Bytes of one element, by the names of `--weights-dtype` and `--kv-dtype`."""
+from fleet.models.layers import CacheLayer, full_layers
 
-Role = Literal["embedding", "norm", "projection", "classifier", "bias", "unread"]
+DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int32": 4, "int8": 1, "u8": 1}
+"""Bytes of one stored element. `u8` holds packed values or scales of a quantised checkpoint."""
+
+PRICED_DTYPES = ("bf16", "fp16", "fp32", "fp8")
+"""The names of `--weights-dtype` and `--kv-dtype` in an admission."""
+
+Role = Literal[
+    "embedding", "norm", "projection", "classifier", "bias", "router", "buffer", "scale", "vision", "unread"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +29,9 @@ class TensorSpec:
     """One named tensor of a checkpoint. `offset` is its first byte in the file, None when only a config is known.
 
     `role` says how a forward pass reads it: `unread` tensors (llama2.c v0's freq_cis) are never staged or counted.
-    `per_layer` is True when the first axis of `shape` is the layer.
+    `per_layer` is True when the first axis of `shape` is the layer. `repeat` tensors of one shape may stand as one
+    line: `{}` in `name` is then the number 0..repeat-1 (the experts of a layer). `packed` is how many parameters one
+    tensor stands for where that is not its elements: quantised weights, and 0 for their scales.
     """
 
     name: str
@@ -30,10 +40,25 @@ class TensorSpec:
     role: Role
     per_layer: bool = False
     offset: int | None = None
+    repeat: int = 1
+    packed: int | None = None
 
     @property
     def n_elements(self) -> int:
-        return math.prod(self.shape)
+        """Stored elements of all `repeat` tensors."""
+        return math.prod(self.shape) * self.repeat
+
+    @property
+    def n_parameters(self) -> int:
+        """Parameters that the `repeat` tensors stand for."""
+        return self.n_elements if self.packed is None else self.packed * self.repeat
+
+    def names(self) -> Iterator[str]:
+        """The name of each tensor in the checkpoint."""
+        if self.repeat == 1:
+            yield self.name
+            return
+        yield from (self.name.replace("{}", str(index)) for index in range(self.repeat))
 
     @property
     def nbytes(self) -> int:
@@ -45,7 +70,11 @@ class Model:
     """A decoder language model as its file describes it.
 
     D = dim, H = hidden_dim, L = n_layers, KD = n_kv_heads * head_dim, V = vocab_size, S = seq_len.
-    `unknown` lists in words what could not be understood; when it is not empty nothing about the model is priced.
+    `unknown` lists in words what could not be understood or was never compared; when it is not empty no plan is priced.
+    `layers` is what each layer keeps, in order; None: the dense decoder of the dimensions; with `unknown`: not known.
+    `tensors` is empty when the weights are not understood; `weights_compared` False: computed, but compared with no
+    published total of this family and type. `quantisation` names the scheme of quantised weights; `excludes` what the
+    table leaves out. `mtp_layers`, `mtp_tensors`: the multi-token-prediction layers, counted by `with_mtp` only.
     """
 
     name: str
@@ -69,6 +98,49 @@ class Model:
     digest: str = ""
     unknown: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    layers: tuple[CacheLayer, ...] | None = None
+    mtp_layers: tuple[CacheLayer, ...] = ()
+    mtp_tensors: tuple[TensorSpec, ...] = ()
+    mtp_unknown: tuple[str, ...] = ()
+    quantisation: str | None = None
+    weights_compared: bool = True
+    excludes: tuple[str, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def caches(self) -> tuple[CacheLayer, ...]:
+        """What each layer keeps of a sequence, in order; empty when the layout is not understood."""
+        if self.layers is not None:
+            return self.layers
+        if self.unknown or not self.n_layers:
+            return ()
+        return full_layers(self.n_layers, self.n_kv_heads, self.head_dim, self.head_dim)
+
+    @property
+    def is_plain_cache(self) -> bool:
+        """True for equal full-attention layers with K as wide as V: the wire layout [tensor][layer][position][KD]."""
+        first = self.caches[0] if self.caches else None
+        return (
+            first is not None
+            and (first.kind, first.heads, first.key_dim, first.value_dim)
+            == ("full", self.n_kv_heads, self.head_dim, self.head_dim)
+            and all(layer is first or layer == first for layer in self.caches)
+        )
+
+    @property
+    def weights_bytes(self) -> int | None:
+        """Bytes of all tensors as the checkpoint stores them; None when not understood or never compared."""
+        return self.computed_weights_bytes if self.weights_compared else None
+
+    @property
+    def computed_weights_bytes(self) -> int | None:
+        """The same sum whether or not it was ever compared with a published total; None when not understood."""
+        return sum(t.nbytes for t in self.tensors if t.role != "unread") if self.tensors else None
+
+    @property
+    def vision_parameters(self) -> int:
+        """Parameters of a vision tower that the tensor table holds."""
+        return sum(t.n_parameters for t in self.tensors if t.role == "vision")
 
     @property
     def kv_dim(self) -> int:
@@ -82,7 +154,8 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        return sum(t.n_elements for t in self.tensors if t.role != "unread")
+        """Parameters of the language model; router correction biases count, scales do not."""
+        return sum(t.n_parameters for t in self.tensors if t.role not in ("unread", "vision"))
 
     @property
     def classifier_name(self) -> str:
@@ -96,3 +169,20 @@ class Model:
             return tuple(t for t in self.tensors if t.role != "unread")
         wanted = self.classifier_name
         return tuple(t for t in self.tensors if t.role == "projection" or t.name == wanted)
+
+
+def with_mtp(model: Model) -> Model:
+    """`model` with its multi-token-prediction layers counted: their caches, their tensors, what is unknown of them."""
+    if not model.mtp_layers and not model.mtp_unknown:
+        return model
+    known = bool(model.mtp_tensors)
+    return replace(
+        model,
+        layers=(*model.caches, *model.mtp_layers),
+        tensors=(*model.tensors, *model.mtp_tensors) if known else model.tensors,
+        weights_compared=model.weights_compared and known,
+        unknown=(*model.unknown, *model.mtp_unknown),
+        mtp_layers=(),
+        mtp_tensors=(),
+        mtp_unknown=(),
+    )
