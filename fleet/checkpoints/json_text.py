@@ -18,10 +18,10 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]', re.DOTALL)
 _COLON = re.compile(r"\s*:")
 
 
-def parse_object(data: bytes, source: str) -> tuple[dict[str, Any], str]:
+def parse_object(data: bytes, source: str, limit: int = MAX_BYTES) -> tuple[dict[str, Any], str]:
     """The object in `data`, and its text. Raises DescriptionError: no UTF-8, no JSON object, double keys, too deep."""
-    if len(data) > MAX_BYTES:
-        raise DescriptionError.at(source, "", f"is larger than {MAX_BYTES:,} bytes: no config; check the path")
+    if len(data) > limit:
+        raise DescriptionError.at(source, "", f"is larger than {limit:,} bytes: no config; check the path")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -53,17 +53,27 @@ def open_regular(path: str) -> tuple[BinaryIO, int]:
 
 def read_exactly(handle: BinaryIO, size: int, path: str) -> bytes:
     """The first `size` bytes of the file, fewer when it is shorter. Raises DescriptionError when reading fails."""
+    return read_at(handle, 0, size, path)
+
+
+def read_at(handle: BinaryIO, offset: int, size: int, path: str) -> bytes:
+    """`size` bytes from `offset` on, fewer when the file ends before. Raises DescriptionError when reading fails."""
     try:
-        handle.seek(0)
+        handle.seek(offset)
         return handle.read(size)
     except OSError as error:
         raise DescriptionError.at(shown(path), "", f"cannot be read: {error.strerror}; check the disk") from None
 
 
+def digest_header(header: bytes, size: int) -> str:
+    """SHA-256 of a file's header and its size in decimal: names a file that is too large to be read whole."""
+    return hashlib.sha256(header + str(size).encode()).hexdigest()
+
+
 def digest_file(handle: BinaryIO, size: int, header: bytes, path: str) -> str:
     """SHA-256 of the file in hex; above FULL_DIGEST_LIMIT bytes of its header and its size in decimal."""
     if size > FULL_DIGEST_LIMIT:
-        return hashlib.sha256(header + str(size).encode()).hexdigest()
+        return digest_header(header, size)
     digest = hashlib.sha256()
     try:
         handle.seek(0)
