@@ -26,7 +26,8 @@ MAX_FAULTS_TOLD = 20
 class Fault:
     """One thing wrong with an input: where it is, which field, what is wrong and how to mend it.
 
-    `line` and `column` count from 1; 0 means that the fault concerns the input as a whole.
+    `line` and `column` count from 1; 0 means that the fault concerns the input as a whole. `vx_code` is the code that
+    Vx has for it, in its own files.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Fault:
     message: str
     line: int = 0
     column: int = 0
+    vx_code: str | None = None
 
     def __str__(self) -> str:
         where = f"{self.source}:{self.line}:{self.column}" if self.line else self.source

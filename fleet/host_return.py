@@ -53,9 +53,9 @@ def _missing(fleet: Fleet) -> list[tuple[str, str]]:
     for host, devices in inside.items():
         there = _unreached(host, devices, ahead, relays)
         home = _unreached(host, devices, back, relays)
-        for device in devices:
-            missing += [(host, device)] if device in there else []
-            missing += [(device, host)] if device in home else []
+        for name in devices:
+            missing += [(host, name)] if name in there else []
+            missing += [(name, host)] if name in home else []
     return missing
 
 

@@ -18,6 +18,7 @@ from fleet.workload import Workload
 from planner.footprint import LINES, ArenaFootprint
 from planner.predict import Prediction, predict
 from planner.request import MAX_BYTES, Request, resolve
+from planner.vx_codes import overflow_codes, route_codes, tile_codes
 
 DEFAULT_UTILIZATION = Fraction(9, 10)
 """Policy: vLLM's default of --gpu-memory-utilization; used where neither the flag nor the fleet says otherwise."""
@@ -50,6 +51,8 @@ class Reason:
     needed_bytes: int | None = None
     available_bytes: int | None = None
     fix: dict[str, Any] | None = None
+    vx_codes: tuple[str, ...] = ()
+    """Vx's codes for the same thing, the one that weighs most first."""
 
     @property
     def shortfall_bytes(self) -> int | None:
@@ -109,7 +112,10 @@ def admit(ask: Ask) -> Admission:
     check_placement(ask.fleet, ask.placement)
     utilization = utilization_of(ask)
     if ask.model.unknown:
-        unpriced = tuple(Reason(code="MODEL_UNKNOWN", severity="unknown", message=words) for words in ask.model.unknown)
+        unpriced = tuple(
+            Reason(code="MODEL_UNKNOWN", severity="unknown", message=words, vx_codes=("W1029",))
+            for words in ask.model.unknown
+        )
         return Admission(
             verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=unpriced
         )
@@ -123,7 +129,7 @@ def admit(ask: Ask) -> Admission:
         prediction = readings["direct"]  # the arenas without a bounce buffer; edges are worded as unknown by the plan
     budgets = {f.arena: _budget(ask, f, utilization) for f in prediction.footprints}
     reasons += _memory_reasons(ask, prediction, budgets, utilization)
-    reasons += _way_reasons(prediction, readings)
+    reasons += _way_reasons(ask.fleet, prediction, readings)
     reasons += _size_reasons(prediction)
     severities = {reason.severity for reason in reasons}
     verdict: Verdict = "refused" if "error" in severities else "unverified" if "unknown" in severities else "admitted"
@@ -186,6 +192,7 @@ def _too_small(device: Device, footprint: ArenaFootprint, budget: DeviceBudget, 
     return Reason(
         code="EXCEEDS_CAPACITY" if over_capacity else "EXCEEDS_BUDGET", severity="error", device=device.id, line=line,
         needed_bytes=footprint.total_bytes, available_bytes=available,
+        vx_codes=tile_codes(footprint, budget.capacity_bytes),
         message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs"
         f" {footprint.total_bytes:,} B, {why}; the budget is {available:,} B ({_percent(utilization)} of"
         f" {budget.capacity_bytes:,} B, less reserve);"
@@ -197,12 +204,13 @@ def _percent(fraction: Fraction) -> str:
     return f"{float(fraction * 100):g} %"
 
 
-def _way_reasons(prediction: Prediction, readings: dict[str, Prediction]) -> list[Reason]:
+def _way_reasons(fleet: Fleet, prediction: Prediction, readings: dict[str, Prediction]) -> list[Reason]:
     reasons = []
+    hosts = {host.id for host in fleet.hosts}
     for way in prediction.routed.no_way:
         reaches = ", ".join(way.reachable) or "nothing"
         reasons.append(Reason(
-            code="NO_ROUTE", severity="error", edge=(way.src, way.dst),
+            code="NO_ROUTE", severity="error", edge=(way.src, way.dst), vx_codes=route_codes(way.src, hosts),
             message=f"no declared links lead from {way.src} to {way.dst}; the links from {way.src} lead to {reaches}",
         ))  # fmt: skip
     for host, needed, pool in prediction.routed.pool_short:
@@ -230,5 +238,6 @@ def _size_reasons(prediction: Prediction) -> list[Reason]:
         return []
     return [Reason(
         code="SIZE_OVERFLOW", severity="error", needed_bytes=largest, available_bytes=MAX_BYTES,
+        vx_codes=overflow_codes(prediction.footprints),
         message=f"a total of {largest:,} B passes 2^63 - 1",
     )]  # fmt: skip

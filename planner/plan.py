@@ -267,7 +267,7 @@ def _basis(rows: tuple[Row, ...]) -> str:
 
 
 def reason_document(reason: Reason) -> dict[str, Any]:
-    """One reason. Figures that do not apply are absent."""
+    """One reason. What does not apply is absent: figures, and `vx_code` (`vx_also`: more of them) without counterpart."""
     document: dict[str, Any] = {"code": reason.code, "severity": reason.severity, "message": reason.message}
     if reason.device is not None:
         document["device"] = reason.device
@@ -279,6 +279,9 @@ def reason_document(reason: Reason) -> dict[str, Any]:
         document["needed_bytes"] = reason.needed_bytes
         document["available_bytes"] = reason.available_bytes
         document["shortfall_bytes"] = reason.shortfall_bytes
+    if reason.vx_codes:
+        document["vx_code"] = reason.vx_codes[0]
+        document |= {"vx_also": list(reason.vx_codes[1:])} if reason.vx_codes[1:] else {}
     if reason.severity == "error":
         document["fix"] = reason.fix
     return document

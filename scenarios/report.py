@@ -34,7 +34,7 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
     head = f"{verdict_word(plan['verdict'], paint)}  {placed(inputs, plan.get('placement') or {})}"
     blocks = [
         [*paint.fold(head), *asked(inputs, plan.get("id"), paint)],
-        _reasons(plan.get("reasons") or [], paint),
+        _reasons(plan.get("reasons") or [], paint, vx=mapping(inputs.get("fleet")).get("format") == "vx"),
         _other_changes(plan, paint),
         _memory(plan.get("memory") or [], paint),
         _waybill(plan.get("waybill") or [], paint),
@@ -113,13 +113,16 @@ def scenario_text_of(document: Document, *, color: bool = False, width: int | No
     return joined([table.lines(paint), limits_block(document, paint)])
 
 
-def _reasons(reasons: list[Document], paint: Paint) -> list[str]:
+def _reasons(reasons: list[Document], paint: Paint, *, vx: bool = False) -> list[str]:
+    """Each reason with its figures and its fix; of a Vx machine (`vx`) with the codes that Vx has for it."""
     lines = [paint("Reasons", "bold")]
     fixes = [reason["fix"] for reason in reasons if reason.get("fix")]
     shared = len(fixes) > 1 and all(fix == fixes[0] for fix in fixes)
     for reason in reasons:
         severity = reason.get("severity") or "error"
-        head = f"  {paint(safe(severity), COLOR_OF.get(severity))} {safe(reason['code'])}: {safe(reason['message'])}"
+        codes = [str(code) for code in (reason.get("vx_code"), *(reason.get("vx_also") or ())) if code and vx]
+        code = safe(f"{reason['code']} (Vx {' '.join(codes)})" if codes else reason["code"])
+        head = f"  {paint(safe(severity), COLOR_OF.get(severity))} {code}: {safe(reason['message'])}"
         lines += paint.fold(head, 4)
         figures = [
             f"{word} {format_bytes(reason[f'{word}_bytes'])}"

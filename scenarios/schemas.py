@@ -122,6 +122,8 @@ _reason = record(
         "needed_bytes": figure,
         "available_bytes": figure,
         "shortfall_bytes": figure,
+        "vx_code": text(8, pattern=r"[EW][0-9]{4}"),
+        "vx_also": listing(text(8, pattern=r"[EW][0-9]{4}"), most=8),
         "fix": _change,
     },
 )

@@ -226,6 +226,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
         "scenario": wanted.name,
         "fleet": {"name": ask.fleet.name, "path": wanted.fleet, "digest": ask.fleet.digest}
         | ({} if wanted.sku is None else {"sku": wanted.sku})
+        | ({"format": ask.fleet.format} if ask.fleet.format else {})
         | ({"assume_host_return": True} if wanted.assume_host_return else {}),
         "model": {
             "name": model.name,

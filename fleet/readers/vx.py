@@ -86,9 +86,11 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     """
     machine = parse_machine(text, source)
     findings = check(machine)
-    refused = [_fault(machine, finding.line, f"{finding.code}: {finding.message}") for finding in findings]
-    if any(finding.code.startswith("E") for finding in findings):
-        raise DescriptionError([f for f, finding in zip(refused, findings, strict=True) if finding.code[0] == "E"])
+    refused = [finding for finding in findings if finding.code.startswith("E")]
+    if refused:
+        raise DescriptionError(
+            replace(_fault(machine, line, f"{code}: {words}"), vx_code=code) for code, words, line in refused
+        )
     told = [f"{finding.code}: line {finding.line}: {finding.message}" for finding in findings]
     if sku is not None:
         told.append(f"--sku {printable(sku)} is not used: a machine file states its own figures")

@@ -268,7 +268,9 @@ def combine(machine: VxMachine, host: VxMachine) -> VxMachine:
             if block.name in first:
                 place = f"{machine.source}:{first[block.name]}"
                 message = f"E6012: {kind} {block.name} is declared in two inputs, first at {place}; give one of them"
-                faults.append(Fault(source=host.source, field="", message=message, line=block.line, column=1))
+                faults.append(
+                    Fault(source=host.source, field="", message=message, line=block.line, column=1, vx_code="E6012")
+                )
     if faults:
         raise DescriptionError(faults)
     return VxMachine(

@@ -14,6 +14,7 @@ from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
 from scenarios.cli.kinds import refuse_other_kinds
 
 if TYPE_CHECKING:
+    from fleet.errors import Fault
     from fleet.machine import Fleet
 
 FleetArgument = Annotated[str, typer.Argument(metavar="FLEET", help="Fleet file, shipped name, or `-` for stdin.")]
@@ -37,7 +38,7 @@ def register(app: typer.Typer) -> None:
             loaded = load_fleet(fleet)
         except DescriptionError as error:
             if output is Format.json:
-                console.document(_checked("faulty", faults=[asdict(fault) for fault in error.faults], warnings=[]))
+                console.document(_checked("faulty", faults=[_fault(fault) for fault in error.faults], warnings=[]))
             raise
         for warning in loaded.warnings:
             console.warn(warning)
@@ -102,6 +103,11 @@ def _counts(fleet: Fleet) -> str:
 
     parts = (("host", len(fleet.hosts)), ("device", len(fleet.devices)), ("one-way link", len(fleet.links)))
     return ", ".join(f"{count} {plural(count, what)}" for what, count in parts)
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    """A fault as data; without the code of Vx where it has none."""
+    return {name: value for name, value in asdict(fault).items() if name != "vx_code" or value is not None}
 
 
 def _checked(verdict: str, **found: Any) -> dict[str, Any]:
