@@ -31,7 +31,7 @@ class FusedPath:
         self._machine, self._ledger, self._step_at, self._pace = machine, ledger, step_at, pace
         self._tables_of: set[str] = set()
         names = weight_names(machine.model)
-        self._ops = [*(("matmul", name) for name in names), ("h2d", "tokens"), ("d2h", "next_token")]
+        self._ops = [*(("matmul", name) for name in names), ("h2d", "tokens"), ("d2h", "next_token"), ("d2h", "logits")]
 
     @property
     def plain(self) -> bool | None:
@@ -66,7 +66,7 @@ class FusedPath:
             phase=phase, order=stretch.order, first=stretch.first, passes=stretch.passes,
             positions=machine.cache(device, phase, "k").shape[1], chunk=stretch.chunk,
             wants_logits=stretch.wants_logits, continues=stretch.continues, layout=machine.orders.workload.layout,
-            step_at=self._step_at,
+            step_at=self._step_at, sampler=0 if machine.sampler is None else machine.sampler.address,
         )  # fmt: skip
         return make_plan(machine.model, call, address)
 

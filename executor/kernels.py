@@ -154,7 +154,7 @@ def attention(
                 for i in range(head_dim):
                     score += q[t, q0 + i] * k_cache[p, k0 + i]
                 row[p] = score / root
-            _softmax(row, n)
+            softmax(row, n)
             for i in range(head_dim):
                 out[t, q0 + i] = _ZERO
             for p in range(n):
@@ -164,7 +164,8 @@ def attention(
 
 
 @compiled
-def _softmax(row: F32, n: int) -> None:
+def softmax(row: F32, n: int) -> None:
+    """The first n of a row become exp(x - largest), divided by their sum."""
     top = row[0]
     for p in range(1, n):
         if row[p] > top:

@@ -180,6 +180,8 @@ class Ledger:
         below `prompt_tokens` only; `per_pass` is there when each of the `passes` made (by phase) moved the same.
         """
         out = []
+        drawn = any((op.phase, op.tensor) == ("decode", "logits") for op in self._ops)
+        every_pass = _PER_PASS_ROWS | ({("decode", "tokens")} if drawn else set())
         for (phase, tensor, src, dst), op_codes in self._grouped().items():
             legs = [self._leg(code) for code in op_codes]
             arrived = [leg for leg in legs if leg["dst"] == dst]
@@ -189,7 +191,8 @@ class Ledger:
             row["payload_bytes"] = sum(self._payload(code, prompt_tokens) for code in last)
             row["bytes"] = sum(leg["bytes"] for leg in arrived)
             row["copies"] = sum(leg["copies"] for leg in arrived)
-            out.append(row | _per_pass(row, passes.get(phase, 0)))
+            made = passes.get(phase, 0) if (phase, tensor) in every_pass else 0
+            out.append(row | _per_pass(row, made))
         return out
 
     def _grouped(self) -> dict[tuple[str, str, str, str], list[int]]:
@@ -262,8 +265,6 @@ class Ledger:
 
 
 def _per_pass(row: Mapping[str, Any], passes: int) -> dict[str, Any]:
-    if (row["phase"], row["tensor"]) not in _PER_PASS_ROWS or not passes:
-        return {}
-    if row["bytes"] % passes or row["copies"] % passes or row["copies"] < passes:
+    if not passes or row["bytes"] % passes or row["copies"] % passes or row["copies"] < passes:
         return {}
     return {"per_pass": {"bytes": row["bytes"] // passes, "copies": row["copies"] // passes}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from executor.device import Backend, Buffer, DeviceSpec, HostSpec
 from executor.events import Event
@@ -13,18 +13,25 @@ from executor.packing import packing_of
 from fleet.model import Model
 from planner.orders import BufferOrder, Orders
 
+if TYPE_CHECKING:
+    from executor.sampling import Sampler
+
 LAYERED = ("rms_att", "wq", "wk", "wv", "wo", "rms_ffn", "w1", "w2", "w3")
 """llama2.c's tensors whose first axis is the layer."""
 
 
 @dataclass(slots=True)
 class Machine:
-    """A backend and its buffers by arena and name. `orders` are the only thing that it was built from."""
+    """A backend and its buffers by arena and name. `orders` are the only thing that it was built from.
+
+    `sampler` is the host's part of a request that draws its ids, None where the device chooses them.
+    """
 
     orders: Orders
     model: Model
     backend: Backend
     buffers: dict[str, dict[str, Buffer]]
+    sampler: Sampler | None = None
 
     def buffer(self, arena: str, name: str) -> Buffer:
         """The buffer `name` of `arena`; KeyError when the orders list none."""
@@ -90,7 +97,15 @@ def build_machine(
     except BaseException:
         backend.close()
         raise
-    return Machine(orders=orders, model=model, backend=backend, buffers=buffers)
+    return Machine(orders=orders, model=model, backend=backend, buffers=buffers, sampler=_sampler(orders, model))
+
+
+def _sampler(orders: Orders, model: Model) -> Sampler | None:
+    if orders.workload.sampling is None:
+        return None
+    from executor.sampling import Sampler
+
+    return Sampler(orders.workload.sampling, model.vocab_size)
 
 
 def _arena_of(orders: Orders, device_id: str) -> str:

@@ -9,11 +9,24 @@ Attention = Literal["device", "host"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How ids are chosen where not greedily: llama2.c's `-t`, `-p` and `-s`.
+
+    Logits are divided by `temperature` (above 0, taken as f32). `top_p` strictly between 0 and 1 leaves the smallest
+    set of ids whose probabilities exceed it, 0 and 1 leave all. `seed`, from 1 up, starts llama2.c's generator.
+    """
+
+    temperature: float
+    top_p: float
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
     """One request. P = prompt_tokens (BOS included), N = passes after the clamp, positions = KV cache length.
 
     `prompt_ids` is None when only a count was given: such a workload can be priced, not run.
-    `kv_extent` is `filled`, `allocated` or `blocks:N` and is about the transfer.
+    `kv_extent` is `filled`, `allocated` or `blocks:N` and is about the transfer. `sampling` None: greedy.
     """
 
     prompt_tokens: int
@@ -27,6 +40,7 @@ class Workload:
     weights_dtype: str = "fp32"
     prefill_chunk: int = 1
     layout: str = "plain"
+    sampling: Sampling | None = None
 
     @property
     def prefill_passes(self) -> int:

@@ -6,10 +6,10 @@ hold no predicted figure; the fences are the only bytes in them, because an exec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from fleet.workload import Attention
+from fleet.workload import Attention, Sampling
 
 StepOp = Literal["stage", "prefill", "handoff", "decode"]
 HandoffMode = Literal["up", "direct", "staged", "local", "down"]
@@ -87,7 +87,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderedWorkload:
-    """The request. `prompt_ids` None: priced by count; such orders need a prompt of exactly P tokens to run."""
+    """The request. `prompt_ids` None: priced by count; such orders need a prompt of exactly P tokens to run.
+
+    `sampling` None: the first largest logit is chosen, on the device; else an id is drawn on the host.
+    """
 
     prompt_ids: tuple[int, ...] | None
     prompt_tokens: int
@@ -100,6 +103,7 @@ class OrderedWorkload:
     weights_dtype: str
     prefill_chunk: int
     layout: str
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +176,13 @@ def orders_to_document(orders: Orders) -> dict[str, Any]:
             "weights_dtype": work.weights_dtype,
             "prefill_chunk": work.prefill_chunk,
             "layout": work.layout,
+            **sampling_to_document(work.sampling),
         },
         "prefill_chunk": work.prefill_chunk,
         "expect": None if orders.expect is None else list(orders.expect),
     }
+
+
+def sampling_to_document(sampling: Sampling | None) -> dict[str, Any]:
+    """The field `sampling` of a workload's document; nothing where ids are chosen greedily."""
+    return {} if sampling is None else {"sampling": asdict(sampling)}

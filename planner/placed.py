@@ -19,6 +19,8 @@ from planner.program import program_graph
 
 TOKEN_BYTES = 4
 """A token id crosses as one int32."""
+LOGIT_BYTES = 4
+"""Logits are computed, and cross, in f32."""
 
 Node = tuple[str, ...]
 
@@ -33,7 +35,7 @@ def placement_graph(fleet: Fleet, model: Model, workload: Workload, placement: P
     hosts = {device: _host_of(fleet, device) for device in placement.devices}
     _place_weights(graph, model, workload, placement, hosts)
     if workload.attention == "device":
-        _place_token_edges(graph, workload, placement, hosts)
+        _place_token_edges(graph, model, workload, placement, hosts)
     _place_stages(graph, model, workload, placement, hosts)
     if workload.hands_over:
         _place_handoff(graph, model, workload, placement, hosts)
@@ -63,11 +65,18 @@ def _place_weights(graph: Any, model: Model, workload: Workload, placement: Plac
         _connect(graph, ("checkpoint", device), ("weights", device), "stage", "weights", order, (nbytes, copies))
 
 
-def _place_token_edges(graph: Any, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
-    """Ids up, the sampled id down; after the first decode pass the sampled id stays on the device."""
-    batch, prompt_passes = workload.batch, workload.prefill_passes
+def _place_token_edges(
+    graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]
+) -> None:
+    """Ids up, the chosen id down; after the first decode pass the chosen id stays on the device.
+
+    Where ids are drawn on the host, the logits come down instead and every drawn id goes up.
+    """
+    batch, prompt_passes, drawn = workload.batch, workload.prefill_passes, workload.sampling is not None
     calls = -(-prompt_passes // workload.prefill_chunk)
     one = (TOKEN_BYTES * batch, batch)
+    down = (LOGIT_BYTES * model.vocab_size * batch, batch) if drawn else one
+    stage, result = ("classifier", "logits") if drawn else ("argmax", "next_token")
     prefill_host, decode_host = hosts[placement.prefill], hosts[placement.decode]
     graph.add_node(("prompt",), space=prefill_host)
     graph.add_node(("sampled",), space=prefill_host)
@@ -77,14 +86,21 @@ def _place_token_edges(graph: Any, workload: Workload, placement: Placement, hos
         per_pass=one if workload.prefill_chunk == 1 else None,
     )  # fmt: skip
     if workload.passes >= workload.prompt_tokens:
-        _connect(graph, ("prefill", "argmax"), ("sampled",), "prefill", "next_token", 11, one)
+        _connect(graph, ("prefill", stage), ("sampled",), "prefill", result, 11, down)
     if workload.decode_passes:
         graph.add_node(("first",), space=decode_host)
         graph.add_node(("text",), space=decode_host)
         passes = workload.decode_passes
-        _connect(graph, ("first",), ("decode", "embed"), "decode", "tokens", 40, one)
-        every = (one[0] * passes, one[1] * passes)
-        _connect(graph, ("decode", "argmax"), ("text",), "decode", "next_token", 41, every, per_pass=one)
+        up = _times(one, passes if drawn else 1)
+        _connect(
+            graph, ("first",), ("decode", "embed"), "decode", "tokens", 40, up, per_pass=one if drawn else None,
+        )  # fmt: skip
+        every = _times(down, passes)
+        _connect(graph, ("decode", stage), ("text",), "decode", result, 41, every, per_pass=down)
+
+
+def _times(moved: tuple[int, int], passes: int) -> tuple[int, int]:
+    return moved[0] * passes, moved[1] * passes
 
 
 def _place_stages(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:

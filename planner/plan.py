@@ -57,7 +57,7 @@ def make_orders(admission: Admission) -> Orders:
             prompt_ids=workload.prompt_ids, prompt_tokens=workload.prompt_tokens, passes=workload.passes,
             positions=workload.positions, batch=workload.batch, attention=workload.attention,
             kv_extent=workload.kv_extent, kv_dtype=workload.kv_dtype, weights_dtype=workload.weights_dtype,
-            prefill_chunk=workload.prefill_chunk, layout=workload.layout,
+            prefill_chunk=workload.prefill_chunk, layout=workload.layout, sampling=workload.sampling,
         ),
         expect=ask.expect,
     )  # fmt: skip

@@ -6,13 +6,15 @@ seq_len); `new_tokens: n` means N = P - 1 + n and is never clamped.
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fleet.errors import DescriptionError, Fault
-from fleet.model import DTYPE_BYTES, Model
-from fleet.workload import Workload
+from fleet.model import PRICED_DTYPES, Model
+from fleet.workload import Sampling, Workload
 from planner.layouts import LAYOUTS, layout_faults
 
 DEFAULT_STEPS = 256
@@ -20,6 +22,11 @@ DEFAULT_STEPS = 256
 MAX_COUNT = 2**40
 """Above this a count is a slip, not a workload; it also keeps every product far below 2**127."""
 MAX_BYTES = 2**63 - 1
+DEFAULT_TOP_P = 0.9
+"""llama2.c's own default of -p."""
+DEFAULT_SEED = 1
+"""llama2.c takes the clock; here equal words give equal tokens."""
+MAX_SEED = 2**63 - 1
 
 FaultSink = Callable[[str, str], None]
 """Books (field, message)."""
@@ -41,6 +48,9 @@ class Request:
     weights_dtype: str | None = None
     prefill_chunk: int = 1
     layout: str = "plain"
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
 
 
 def resolve(request: Request, model: Model, source: str = "workload") -> Workload:
@@ -53,6 +63,7 @@ def resolve(request: Request, model: Model, source: str = "workload") -> Workloa
     prompt = _prompt(request, model, fault)
     _check_counts(request, fault)
     _check_words(request, fault)
+    sampling = _sampling(request, fault)
     if faults:
         raise DescriptionError(faults)
     passes = _passes(request, model, prompt, fault)
@@ -71,7 +82,7 @@ def resolve(request: Request, model: Model, source: str = "workload") -> Workloa
         prompt_tokens=prompt, passes=passes, positions=positions, prompt_ids=request.prompt_ids, batch=request.batch,
         attention="host" if request.attention == "host" else "device", kv_extent=request.kv_extent,
         kv_dtype=request.kv_dtype or model.kv_dtype, weights_dtype=request.weights_dtype or model.weights_dtype,
-        prefill_chunk=request.prefill_chunk, layout=request.layout,
+        prefill_chunk=request.prefill_chunk, layout=request.layout, sampling=sampling,
     )  # fmt: skip
     for words in layout_faults(workload.layout, model, workload):
         fault("layout", words)
@@ -117,10 +128,45 @@ def _check_words(request: Request, fault: FaultSink) -> None:
     if request.kv_extent not in ("filled", "allocated") and (block is None or int(block[1]) < 1):
         fault("kv_extent", f"{request.kv_extent!r} is unknown; use filled, allocated or blocks:N with N >= 1")
     for field, value in (("kv_dtype", request.kv_dtype), ("weights_dtype", request.weights_dtype)):
-        if value is not None and (value not in DTYPE_BYTES or value == "int32"):
+        if value is not None and value not in PRICED_DTYPES:
             fault(field, f"{value!r} is unknown; use bf16, fp16, fp32 or fp8")
     if request.layout not in LAYOUTS:
         fault("layout", f"{request.layout!r} is unknown; use {' or '.join(LAYOUTS)}")
+
+
+def _sampling(request: Request, fault: FaultSink) -> Sampling | None:
+    """None for temperature 0, the default. Top-p and seed that nobody gave are `DEFAULT_TOP_P` and `DEFAULT_SEED`."""
+    temperature = 0.0 if request.temperature is None else request.temperature
+    top_p = DEFAULT_TOP_P if request.top_p is None else request.top_p
+    seed = DEFAULT_SEED if request.seed is None else request.seed
+    for field, words in sampling_faults(temperature, top_p, seed).items():
+        fault(field, words)
+    if temperature == 0:
+        for field in (name for name in ("top_p", "seed") if getattr(request, name) is not None):
+            fault(field, "says nothing at temperature 0, where the first largest logit is chosen; give a temperature")
+        return None
+    return Sampling(temperature=float(temperature), top_p=float(top_p), seed=seed)
+
+
+def sampling_faults(temperature: float, top_p: float, seed: int) -> dict[str, str]:
+    """What is wrong with the figures of a sampling, by field. llama2.c mends such figures silently instead."""
+    faults = {}
+    if not temperature >= 0 or not _has_f32(temperature):
+        faults["temperature"] = f"{temperature} is no temperature; use 0 (greedy) or a number above, as f32 holds it"
+    if not 0 <= top_p <= 1:
+        faults["top_p"] = f"{top_p} is no share of probability; use 0 to 1 (0 and 1 leave every token)"
+    if not 1 <= seed <= MAX_SEED:
+        faults["seed"] = f"{seed} is no seed; use 1 to {MAX_SEED} (from 0 the generator never moves)"
+    return faults
+
+
+def _has_f32(value: float) -> bool:
+    """Whether a number is finite in f32, and above 0 there if it is above 0."""
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return False
+    return math.isfinite(rounded) and (rounded > 0) == (value > 0)
 
 
 def _passes(request: Request, model: Model, prompt: int, fault: FaultSink) -> int:

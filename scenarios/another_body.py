@@ -50,7 +50,7 @@ def walk_values_before_keys(
     ids, chosen, top1 = buffers_of(stretch)
     plain = fused.plain
     for done in range(stretch.passes):
-        pieces.begin_call(book, plan, ids, done, 1)
+        pieces.begin_call(book, plan, ids, chosen, done, 1)
         pieces.embed_tokens(book, plan, done, plain)
         for layer in range(int(plan[slots.LAYERS])):
             pieces.normalise(book, plan, slots.RMS_ATT, layer, None)

@@ -104,6 +104,10 @@ def _settings(case: Case) -> Iterator[str]:
     for name in _ORDERED_SETTINGS:
         if name in settings and settings[name] != work[name]:
             yield f"settings.{name} is {settings[name]}, ordered was {work[name]}"
+    ordered = work.get("sampling") or {"temperature": 0.0}
+    for name in ("temperature", "top_p", "seed"):
+        if "temperature" in settings and settings.get(name) != ordered.get(name):
+            yield f"settings.{name} is {settings.get(name)}, ordered was {ordered.get(name)}"
     across = [row for row in case.b["waybill"] if row["phase"] == "handoff" and row["kind"] in ("p2p", "d2d")]
     if "handoff" in (settings.get("without") or ()) and any(row["copies"] for row in across):
         yield "settings.without names the handoff, but its copies are counted"

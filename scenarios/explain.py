@@ -344,9 +344,14 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
     if tensor in ("k", "v"):
         return _kv_formula(model, work, times)
     if tensor in ("tokens", "next_token"):
-        every = (phase, tensor) in (("prefill", "tokens"), ("decode", "next_token"))
+        drawn = bool(work.get("sampling"))
+        every = (phase, tensor) in (("prefill", "tokens"), ("decode", "next_token")) or (drawn and phase == "decode")
         count = passes if every else 1
-        return f"{count} ids x 4 B{times} ({_IDS.get((phase, tensor), 'of no phase known')})", 4 * count * batch
+        told = _DRAWN if drawn and phase == "decode" else _IDS.get((phase, tensor), "of no phase known")
+        return f"{count} ids x 4 B{times} ({told})", 4 * count * batch
+    if tensor == "logits":
+        count, vocab = passes if phase == "decode" else 1, model["vocab_size"]
+        return f"{count} x {vocab} logits x 4 B{times} (the host draws an id from each)", 4 * count * vocab * batch
     per_pass = row.get("per_pass") or {}
     nbytes, copies = per_pass.get("bytes"), per_pass.get("copies")
     return (
@@ -362,6 +367,9 @@ _IDS = {
     ("decode", "tokens"): "the first sampled id; later ones stay on the device",
     ("decode", "next_token"): "the sampled id of every pass",
 }
+
+
+_DRAWN = "the id that the host drew, every pass"
 
 
 def _kv_formula(model: Document, work: Document, times: str) -> tuple[str, int]:

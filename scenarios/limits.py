@@ -8,7 +8,10 @@ Document = dict[str, Any]
 
 _COMPUTE = "f32 only, batch 1: what the executor computes; other types and batches can be priced, not run."
 _ATTENTION = {
-    "device": "attention: device. Everything runs on the device; the token id sampled there crosses to the host.",
+    "device": (
+        "attention: device. Everything runs on the device; the token id chosen there crosses to the host,"
+        " or the logits, where ids are drawn on the host."
+    ),
     "host": (
         "attention: host. Only the seven projections and the classifier run on the device; embedding, norms, RoPE,"
         " attention, SwiGLU and sampling run on the host, which holds the working KV copies."

@@ -9,14 +9,18 @@ from collections import Counter
 from typing import Any
 
 from fleet.model import DTYPE_BYTES
+from fleet.workload import Sampling
 from planner.orders import ArenaOrder, BufferOrder, Fence, OrderedDevice, OrderedWorkload, Orders, Step
+from planner.request import sampling_faults
 from scenarios.orders_agree import check_agreement
 from scenarios.schemas import MAX_TOKEN_ID, MAX_TOKENS, arena_id, device_id, physical_id
-from scenarios.shapes import MAX_FIGURE, Sink, choice, integer, listing, record, text
+from scenarios.shapes import MAX_FIGURE, Sink, choice, integer, listing, number, record, text
 
 MAX_DEVICES = 10_000
 MAX_BUFFERS = 100_000
 MAX_STEPS = 1_000_000
+
+_SAMPLING = tuple(Sampling.__dataclass_fields__)
 
 _range = listing(integer(), least=2, most=2)
 _device = record(
@@ -71,7 +75,8 @@ _workload = record(
         "weights_dtype": choice(*DTYPE_BYTES),
         "prefill_chunk": integer(1),
         "layout": text(64),
-    }
+    },
+    {"sampling": record({"temperature": number(), "top_p": number(), "seed": integer(1)})},
 )
 _orders = record(
     {
@@ -155,6 +160,12 @@ def _check_workload(work: dict[str, Any], path: str, sink: Sink) -> None:
         sink.add(f"{path}.prompt_ids", f"{len(ids)} ids, but prompt_tokens says {work['prompt_tokens']}")
     if work["positions"] < work["passes"]:
         sink.add(f"{path}.positions", f"{work['positions']} cache positions for {work['passes']} passes")
+    if sampling := work.get("sampling"):
+        figures = {field: sampling[field] for field in _SAMPLING}
+        for field, words in sampling_faults(**figures).items():
+            sink.add(f"{path}.sampling.{field}", words)
+        if not sampling["temperature"]:
+            sink.add(f"{path}.sampling.temperature", "0 draws nothing; leave sampling out")
 
 
 def _check_step(document: dict[str, Any], step: dict[str, Any], known: set[str], path: str, sink: Sink) -> None:
@@ -210,10 +221,15 @@ def orders_from_document(document: Any, source: str = "plan", path: str = "order
         steps=tuple(_ordered_step(row) for row in document["steps"]),
         workload=OrderedWorkload(
             prompt_ids=None if ids is None else tuple(ids),
-            **{key: work[key] for key in OrderedWorkload.__dataclass_fields__ if key != "prompt_ids"},
+            sampling=_sampling(work.get("sampling")),
+            **{key: work[key] for key in OrderedWorkload.__dataclass_fields__ if key not in ("prompt_ids", "sampling")},
         ),
         expect=None if expect is None else tuple(expect),
     )
+
+
+def _sampling(row: dict[str, Any] | None) -> Sampling | None:
+    return None if row is None else Sampling(**{field: row[field] for field in _SAMPLING})
 
 
 def _ordered_device(row: dict[str, Any]) -> OrderedDevice:

@@ -108,6 +108,8 @@ def _check_orders_beside(plan: Document, path: str, sink: Sink) -> None:
             sink.add(
                 join(path, f"inputs.workload.{word}"), f"{asked[word]}, but the orders say {work[word]}; admit again"
             )
-    words = {word: work[word] for word in _WORDS}
+    if asked.get("sampling") != work.get("sampling"):
+        sink.add(join(path, "inputs.workload.sampling"), "is not that of the orders; admit again")
+    words = {word: work[word] for word in (*_WORDS, "sampling") if word in work}
     if asked["digest"] != _digest(words | {"prompt_ids": work["prompt_ids"]}):
         sink.add(join(path, "inputs.workload.digest"), "does not fit the ordered workload; admit again")

@@ -28,10 +28,15 @@ _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "library")
 
 _TOP = ("schema", "name", "fleet", "model", "tokenizer", "workload", "placement", "attention", "kv_extent", "kv_dtype",
         "weights_dtype", "layout", "prefill_chunk", "utilization", "expect")  # fmt: skip
-_WORKLOAD = ("prompt", "prompt_tokens", "steps", "new_tokens", "positions", "batch")
+_WORKLOAD = (
+    "prompt", "prompt_tokens", "steps", "new_tokens", "positions", "batch", "temperature", "top_p", "seed",
+)  # fmt: skip
 _DTYPES = ("bf16", "fp16", "fp32", "fp8")
 _DEVICE = re.compile(r"[A-Za-z0-9._/:-]{1,64}")
 _WHOLE = re.compile(r"[0-9]{1,18}")
+_DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
+MAX_SEED = 10**18 - 1
+"""As many digits as a whole number may have here."""
 
 
 def scenario_names() -> list[str]:
@@ -134,6 +139,12 @@ class _Reader:
             return None
         return int(value)
 
+    def decimal(self, path: Path, value: Any) -> float | None:
+        if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
+            self.fault(path, f"{_told(value)} is no decimal number from 0 up; write e.g. 0.8")
+            return None
+        return float(value)
+
     def device(self, path: Path, value: Any) -> str | None:
         if not isinstance(value, str) or not _DEVICE.fullmatch(value):
             self.fault(path, f"{_told(value)} is no device id; write e.g. gpu:0")
@@ -223,6 +234,11 @@ def _workload(reader: _Reader, value: Any) -> dict[str, Any]:
     for name, low in (("prompt_tokens", 1), ("steps", 0), ("new_tokens", 1), ("positions", 1), ("batch", 1)):
         if name in fields:
             found[name] = reader.whole(("workload", name), fields[name], low)
+    if "seed" in fields:
+        found["seed"] = reader.whole(("workload", "seed"), fields["seed"], 1, MAX_SEED)
+    for name in ("temperature", "top_p"):
+        if name in fields:
+            found[name] = reader.decimal(("workload", name), fields[name])
     for one, other in (("prompt", "prompt_tokens"), ("steps", "new_tokens")):
         if one in fields and other in fields:
             reader.fault(("workload", other), f"stands beside {one}; give one of the two", key=True)
@@ -281,6 +297,9 @@ def scenario_schema() -> dict[str, Any]:
     free = {"patternProperties": {"^x-": {}}, "additionalProperties": False, "type": "object"}
     workload = dict.fromkeys(_WORKLOAD, count) | {"prompt": {"type": ["string", "null"], "maxLength": MAX_PROMPT}}
     workload["steps"] = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
+    workload["temperature"] = {"type": "number", "minimum": 0}
+    workload["top_p"] = {"type": "number", "minimum": 0, "maximum": 1}
+    workload["seed"] = {"type": "integer", "minimum": 1, "maximum": MAX_SEED}
     words = ("name", "fleet", "model", "tokenizer", "layout")
     properties: dict[str, Any] = {name: {"type": "string"} for name in words}
     properties |= {name: {"type": "string", "minLength": 1} for name in ("fleet", "model", "tokenizer")}

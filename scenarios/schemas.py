@@ -128,6 +128,7 @@ _reason = record(
     },
 )
 
+_sampling = record({"temperature": number(), "top_p": number(), "seed": integer(1)})
 DTYPES = ("bf16", "fp16", "fp32", "fp8")
 _path = text(4096, null=True)
 MODEL_SIZES = (
@@ -161,7 +162,8 @@ _priced = record(
                         "prefill_chunk": integer(1),
                         "layout": text(64),
                         "digest": sha256,
-                    }
+                    },
+                    {"sampling": _sampling},
                 ),
             }
         ),
@@ -263,6 +265,10 @@ _settings = record(
         "observers": listing(text(64), most=64),
         "isolated": flag(),
         "threads": integer(1),
+        "fast": flag(),
+        "temperature": number(),
+        "top_p": number(),
+        "seed": integer(1),
     },
     null=True,
 )

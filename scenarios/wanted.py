@@ -19,7 +19,8 @@ from fleet.model import Model
 from fleet.placement import Placement
 from fleet.units import UnitError, format_utilization, parse_utilization
 from planner.admit import Ask, check_placement, utilization_of
-from planner.request import DEFAULT_STEPS, Request, resolve
+from planner.orders import sampling_to_document
+from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, Request, resolve
 from scenarios.documents import canonical
 from scenarios.schemas import MODEL_SIZES
 
@@ -51,6 +52,9 @@ class Wanted:
     weights_dtype: str | None = None
     prefill_chunk: int | None = None
     layout: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
     prefill: str | None = None
     decode: str | None = None
     utilization: str | None = None
@@ -181,6 +185,11 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
         defaults.append("prompt: empty, BOS alone (P = 1)")
     if wanted.steps is None and wanted.new_tokens is None:
         defaults.append(f"steps: {DEFAULT_STEPS}, cut to the model's seq_len (llama2.c's default)")
+    if wanted.temperature:
+        if wanted.top_p is None:
+            defaults.append(f"top-p: {DEFAULT_TOP_P} (llama2.c's default)")
+        if wanted.seed is None:
+            defaults.append(f"seed: {DEFAULT_SEED} (equal words give equal tokens)")
     return Request(
         prompt_ids=prompt_ids,
         prompt_tokens=wanted.prompt_tokens,
@@ -194,6 +203,9 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
         weights_dtype=wanted.weights_dtype,
         prefill_chunk=1 if wanted.prefill_chunk is None else wanted.prefill_chunk,
         layout=wanted.layout or "plain",
+        temperature=wanted.temperature,
+        top_p=wanted.top_p,
+        seed=wanted.seed,
     )
 
 
@@ -255,6 +267,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
             "weights_dtype": workload.weights_dtype,
             "prefill_chunk": workload.prefill_chunk,
             "layout": workload.layout,
+            **sampling_to_document(workload.sampling),
         }
         ids = None if workload.prompt_ids is None else list(workload.prompt_ids)
         inputs["workload"] = words | {"digest": _digest(words | {"prompt_ids": ids})}
@@ -287,7 +300,8 @@ def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
     """The question of a scenario, or of the command line alone; `words` given there stand for the scenario's.
 
     A prompt in words stands for a count and the reverse; steps for new_tokens and the reverse; another prompt, model,
-    tokenizer or step count drops the scenario's reference tokens, which were those of its own request.
+    tokenizer or way to choose ids drops the scenario's reference tokens, which were those of its own request. The
+    temperature 0 drops the scenario's top-p and seed with its own.
     """
     if scenario is None:
         return Wanted(**words, given=frozenset(words))
@@ -298,6 +312,8 @@ def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
         if given in words:
             cleared: dict[str, Any] = dict.fromkeys(replaced)
             wanted = replace(wanted, **cleared)
+    if words.get("temperature") == 0:
+        wanted = replace(wanted, top_p=None, seed=None)
     steps = words.get("steps")
     if wanted.expect is not None and steps:
         wanted = replace(wanted, expect=wanted.expect[: steps + 1])  # a shorter walk begins with the same ids
@@ -311,4 +327,7 @@ _REPLACES: dict[str, tuple[str, ...]] = {
     "new_tokens": ("steps",),
     "model": ("expect",),
     "tokenizer": ("expect",),
+    "temperature": ("expect",),
+    "top_p": ("expect",),
+    "seed": ("expect",),
 }

@@ -93,6 +93,8 @@ def request_words(inputs: Document) -> list[str]:
         parts.append(f"layout {work['layout']}")
     if work.get("prefill_chunk", 1) != 1:
         parts.append(f"prefill chunk {work['prefill_chunk']}")
+    if drawn := mapping(work.get("sampling")):
+        parts.append(f"temperature {drawn.get('temperature')}, top-p {drawn.get('top_p')}, seed {drawn.get('seed')}")
     return parts
 
 

@@ -4,7 +4,7 @@
 of `executor.packed.lanes`. team: None for one thread, else how many share the rows of a matmul. plain: None for the
 layout packed16, True for plain memory, in which k and v are computed in the cache itself.
 
-A full ledger ends the call with an outcome of its own. Known limits: f32, batch 1, greedy; threads share packed matmuls
+A full ledger ends the call with an outcome of its own. Known limits: f32, batch 1; threads share packed matmuls
 only; the layout plain has no fast mode; q_dim equals dim.
 """
 
@@ -57,7 +57,8 @@ def run_phase(plan: I64, book: Book, ids: I32, chosen: I32, top1: U32, mode: Any
     """All forward calls of a phase; gives an outcome of `slots`, and in `book.state` how far it came.
 
     Prefill: `ids` are the tokens of its passes, `chunk` of them a call; logits come from the last call where they are
-    wanted. Decode: `ids` is the one token to begin with, each next one is what was chosen last; it ends after BOS.
+    wanted. Decode: `ids` is the one token to begin with, each next one is what was chosen last; it ends after BOS. The
+    first largest logit is chosen on the device, or, where the plan has a sampler, an id is drawn on the host.
     chosen, top1: (passes,) the ids chosen on the way and the bits of their logits; a pass that computes none leaves its
     entry alone. Every call is traced, see `slots`.
     """
@@ -66,7 +67,7 @@ def run_phase(plan: I64, book: Book, ids: I32, chosen: I32, top1: U32, mode: Any
     while done < passes:
         n_tokens = 1 if decodes else min(plan[slots.CHUNK], passes - done)
         wants_logits = decodes or (done + n_tokens == passes and plan[slots.WANTS_LOGITS] != 0)
-        status = begin_call(book, plan, ids, done, n_tokens)
+        status = begin_call(book, plan, ids, chosen, done, n_tokens)
         if status == slots.DONE:
             status = _forward(book, plan, done, wants_logits, mode, team, plain)
         done += n_tokens

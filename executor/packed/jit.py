@@ -22,11 +22,11 @@ carray: Any = _numba.carray
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_CALLED = [Path(__file__).parents[1] / name for name in ("kernels.py", "jit.py")]
+_CALLED = [Path(__file__).parents[1] / name for name in ("kernels.py", "jit.py", "sampling.py")]
 
 
 def source_stamp() -> tuple[float, int]:
-    """Newest change and total size of the files of this package, and of the kernels that it calls."""
+    """Newest change and total size of the files of this package, and of those that it calls."""
     here = Path(__file__).parent
     files = [path.stat() for path in sorted([*here.glob("*.py"), *_CALLED])]
     return max(file.st_mtime for file in files), sum(file.st_size for file in files)

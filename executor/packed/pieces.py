@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from executor.packed import slots
 from executor.packed.jit import carray, compiled
-from executor.packed.lanes import i32_pointer, i64_pointer, u32_pointer
+from executor.packed.lanes import f32_pointer, i32_pointer, i64_pointer, u32_pointer
 from executor.packed.rowmajor import attend_rows, embed_rows, multiply_rows
 from executor.packed.steps import (
     add,
@@ -29,6 +29,7 @@ from executor.packed.steps import (
     store_kv,
     swiglu,
 )
+from executor.sampling import draw, first_largest
 
 _WORTH_A_TEAM = 1 << 16  # multiplications below which waking threads costs more than it saves
 
@@ -159,34 +160,68 @@ def _copy_ids(book: Book, plan: I64, ids: I32, first: int, count: int, up: bool)
 
 
 @compiled
-def begin_call(book: Book, plan: I64, ids: I32, done: int, n_tokens: int) -> int:
-    """A forward call of n_tokens begins, `done` passes into the stretch: its ids go up where they are not there."""
+def begin_call(book: Book, plan: I64, ids: I32, chosen: I32, done: int, n_tokens: int) -> int:
+    """A forward call of n_tokens begins, `done` passes into the stretch: its ids go up where they are not there.
+
+    What was drawn on the host is not there: of `chosen` the last goes up.
+    """
     book.state[slots.CALL_POSITION], book.state[slots.CALL_TOKENS] = plan[slots.FIRST] + done, n_tokens
     book.state[slots.TRACED + slots.NOW] = 0
     if plan[slots.STEP_AT] != 0:
         carray(i64_pointer(plan[slots.STEP_AT]), (1,))[0] = plan[slots.FIRST] + done
     if _ids_come(plan, done):
+        if plan[slots.DECODES] != 0 and done > 0:
+            return _copy_ids(book, plan, chosen, done - 1, 1, True)
         return _copy_ids(book, plan, ids, done, n_tokens, True)
     return slots.DONE
 
 
 @compiled
 def _ids_come(plan: I64, done: int) -> bool:
-    """Whether the ids of a call come from the host: in decode only the first does, and where it continues none."""
-    return plan[slots.DECODES] == 0 or (done == 0 and plan[slots.CONTINUES] == 0)
+    """Whether the ids of a call come from the host: in decode those that were drawn there, else only the first does,
+    and where it continues none.
+    """
+    return plan[slots.DECODES] == 0 or plan[slots.SAMPLER] != 0 or (done == 0 and plan[slots.CONTINUES] == 0)
 
 
 @compiled
 def end_call(book: Book, plan: I64, chosen: I32, top1: U32, done: int, wants_logits: bool) -> int:
-    """A forward call ended, `done` passes made now: the chosen id comes down, its largest logit is noted."""
+    """A forward call ended, `done` passes made now: the chosen id comes down, or the logits to draw one from; the
+    largest logit is noted.
+    """
     _keep_trace(book, wants_logits)
     book.state[slots.PASSES_MADE] = done
     if not wants_logits:
         return slots.DONE
+    if plan[slots.SAMPLER] != 0:
+        return _draw(book, plan, chosen, top1, done - 1)
     status = _copy_ids(book, plan, chosen, done - 1, 1, False)
     if status == slots.DONE:
         logits = carray(u32_pointer(plan[slots.ADDRESS_OF_MEMORY + slots.LOGITS]), (plan[slots.VOCAB],))
         top1[done - 1] = logits[chosen[done - 1]]
+    return status
+
+
+@compiled
+def _draw(book: Book, plan: I64, chosen: I32, top1: U32, at: int) -> int:
+    """The logits come down, their row is written, and an id is drawn from them, as entry `at` of chosen."""
+    address, vocab = plan[slots.ADDRESS_OF_MEMORY + slots.LOGITS], plan[slots.VOCAB]
+    place = _place_of(book.places, address)
+    if place < 0:
+        return slots.OPERAND_OUTSIDE
+    table = carray(i64_pointer(plan[slots.SAMPLER]), (4,))
+    there, here = carray(f32_pointer(address), (vocab,)), carray(f32_pointer(table[1]), (vocab,))
+    for i in range(vocab):
+        here[i] = there[i]
+    status = slots.DONE
+    if plan[slots.COUNTED] != 0:
+        device, host = book.places[place, slots.DEVICE_CODE], book.places[place, slots.HOST_CODE]
+        status = _write(book, plan, book.codes[place, slots.OP_LOGITS], device, host, -1, vocab * 4)
+    top1[at] = carray(u32_pointer(table[1]), (vocab,))[first_largest(here)]
+    drawn = draw(here, carray(i32_pointer(table[2]), (vocab,)), carray(f32_pointer(table[3]), (2,)), table[:1])
+    if drawn < 0:
+        return slots.NOTHING_DRAWN
+    chosen[at] = drawn
     return status
 
 

@@ -43,7 +43,8 @@ class Call:
 
     `order` is the index into the orders' steps, `positions` the extent of the cache. `continues`: decode goes on from
     the id that it chose last. `layout`: how weights and caches lie. `step_at`: address of an int64 that is told the
-    number of each pass, or 0. `counted` False writes no ledger: only a benchmark of the ledger's cost may ask for that.
+    number of each pass, or 0. `sampler`: the address of the host's table to draw ids by, or 0. `counted` False
+    writes no ledger: only a benchmark of the ledger's cost may ask for that.
     """
 
     phase: Literal["prefill", "decode"]
@@ -56,6 +57,7 @@ class Call:
     continues: bool = False
     layout: str = LAYOUT
     step_at: int = 0
+    sampler: int = 0
     counted: bool = True
 
 
@@ -109,7 +111,7 @@ def make_plan(model: Model, call: Call, address_of: Callable[[str], int]) -> I64
         cache = packed_kv(tensor, model.n_layers, call.positions, model.n_kv_heads, model.head_dim)
         packed = call.layout == LAYOUT
         plan[stride] = cache.nbytes // model.n_layers if packed else call.positions * model.kv_dim * WORD_BYTES
-    plan[slots.CONTINUES], plan[slots.STEP_AT] = call.continues, call.step_at
+    plan[slots.CONTINUES], plan[slots.STEP_AT], plan[slots.SAMPLER] = call.continues, call.step_at, call.sampler
     plan[slots.WIDEST] = 4 if _weight_bytes(model) <= _CACHED_BYTES else 1
     for slot, name in enumerate(_memory_names(call.phase)):
         if call.layout == LAYOUT or name not in _PAGED_ONLY:
@@ -171,6 +173,10 @@ def check_outcome(outcome: int, plan: I64, state: I64) -> None:
         )
     if outcome == slots.OPERAND_OUTSIDE:
         raise DeviceMismatchError(f"an operand of the call at position {position} lies in no arena")
+    if outcome == slots.NOTHING_DRAWN:
+        from executor.sampling import NOT_FINITE
+
+        raise BackendError(NOT_FINITE)
     if outcome != slots.DONE:
         raise BackendError(f"the call at position {position} ended with outcome {outcome}")
 

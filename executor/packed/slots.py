@@ -28,7 +28,9 @@ CONTINUES = 19
 """Decode goes on from the id that it chose last, which lies on the device: none is copied up."""
 STEP_AT = 20
 """Where the number of each pass is written as it begins (an int64), or 0."""
-ADDRESS_OF_MEMORY = 21
+SAMPLER = 21
+"""The table of `executor.sampling.Sampler`, by which the host draws ids from logits that come down; 0: none do."""
+ADDRESS_OF_MEMORY = 22
 ADDRESS_OF_WEIGHT = ADDRESS_OF_MEMORY + len(MEMORY)
 STRIDE_OF_WEIGHT = ADDRESS_OF_WEIGHT + len(WEIGHTS)
 PLAN_LENGTH = STRIDE_OF_WEIGHT + len(WEIGHTS)
@@ -37,8 +39,8 @@ PLAN_LENGTH = STRIDE_OF_WEIGHT + len(WEIGHTS)
 START, END, DEVICE_CODE, HOST_CODE = range(4)
 
 # What the ledger's `op` column says of an arena: one code a tensor that is moved or multiplied.
-OP_TOKENS, OP_NEXT = len(WEIGHTS), len(WEIGHTS) + 1
-OP_CODES = len(WEIGHTS) + 2
+OP_TOKENS, OP_NEXT, OP_LOGITS = len(WEIGHTS), len(WEIGHTS) + 1, len(WEIGHTS) + 2
+OP_CODES = len(WEIGHTS) + 3
 
 # The trace: a table of operations each. `KNOWN` (+ 1 where logits are computed): the first call of its kind;
 # `ODD`: the first call that differs from its like; `NOW`: the call under way.
@@ -50,7 +52,7 @@ LEDGER_ROWS, PASSES_MADE, CALL_POSITION, CALL_TOKENS, TRACED = range(5)
 STATE_LENGTH = TRACED + TRACES
 
 # Outcomes.
-DONE, LEDGER_FULL, TOKEN_OUTSIDE, OPERAND_OUTSIDE, TRACE_FULL = range(5)
+DONE, LEDGER_FULL, TOKEN_OUTSIDE, OPERAND_OUTSIDE, TRACE_FULL, NOTHING_DRAWN = range(6)
 
 TRACE_OPS = ("embed", "rmsnorm", "matmul", "rope", "attention", "add", "swiglu", "argmax")
 OP_EMBED, OP_RMSNORM, OP_MATMUL, OP_ROPE, OP_ATTENTION, OP_ADD, OP_SWIGLU, OP_ARGMAX = range(len(TRACE_OPS))

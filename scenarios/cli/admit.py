@@ -45,6 +45,9 @@ def register(app: typer.Typer) -> None:
         attention: opt.AttentionOption = None,
         layout: opt.LayoutOption = None,
         prefill_chunk: opt.ChunkOption = None,
+        temperature: opt.TemperatureOption = None,
+        top_p: opt.TopPOption = None,
+        seed: opt.SeedOption = None,
         utilization: opt.UtilizationOption = None,
         tp: opt.TensorParallelOption = None,
         plan_out: PlanOut = None,
@@ -64,7 +67,8 @@ def register(app: typer.Typer) -> None:
             model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
             decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size),
-            attention=attention, layout=layout, prefill_chunk=prefill_chunk, utilization=utilization,
+            attention=attention, layout=layout, prefill_chunk=prefill_chunk, temperature=temperature, top_p=top_p,
+            seed=seed, utilization=utilization,
         )  # fmt: skip
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])

@@ -83,6 +83,17 @@ LayoutOption = Annotated[
     str | None,
     typer.Option("--layout", metavar="L", help="How a device keeps its buffers: plain (default) or packed16."),
 ]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option("--temperature", metavar="T", help="Draw ids at this temperature on the host; default 0: greedy."),
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option("--top-p", metavar="P", help="Draw from the likeliest ids that exceed this share; default 0.9."),
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", metavar="N", help="Seed of llama2.c's generator, 1 and up; default 1.")
+]
 ChunkOption = Annotated[
     int | None,
     typer.Option("--prefill-chunk", metavar="N", help="Positions that one prefill call computes; default 1."),

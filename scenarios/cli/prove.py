@@ -41,6 +41,9 @@ def register(app: typer.Typer) -> None:
         attention: opt.AttentionOption = None,
         kv_extent: opt.ExtentOption = None,
         layout: opt.LayoutOption = None,
+        temperature: opt.TemperatureOption = None,
+        top_p: opt.TopPOption = None,
+        seed: opt.SeedOption = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Run the split, its oracle and every sabotage. 0 proved, 1 not proved or refused, 3 cannot say.
@@ -54,7 +57,7 @@ def register(app: typer.Typer) -> None:
         words = opt.given(
             fleet=fleet, assume_host_return=assume_host_return or None,
             model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
-            attention=attention, kv_extent=kv_extent, layout=layout,
+            attention=attention, kv_extent=kv_extent, layout=layout, temperature=temperature, top_p=top_p, seed=seed,
         )  # fmt: skip
         prepared = prepare(wanted_of(scenario, words))
         if save_dir is not None:

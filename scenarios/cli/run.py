@@ -43,6 +43,9 @@ def register(app: typer.Typer) -> None:
         attention: opt.AttentionOption = None,
         kv_extent: opt.ExtentOption = None,
         layout: opt.LayoutOption = None,
+        temperature: opt.TemperatureOption = None,
+        top_p: opt.TopPOption = None,
+        seed: opt.SeedOption = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Run a scenario or a plan, and compare with the prediction. 0 equal, 1 different or refused, 3 cannot say.
@@ -56,7 +59,7 @@ def register(app: typer.Typer) -> None:
         words = opt.given(
             fleet=fleet, assume_host_return=assume_host_return or None,
             model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
-            attention=attention, kv_extent=kv_extent, layout=layout,
+            attention=attention, kv_extent=kv_extent, layout=layout, temperature=temperature, top_p=top_p, seed=seed,
         )  # fmt: skip
         if run_out is not None:
             opt.check_out("--run-out", run_out)

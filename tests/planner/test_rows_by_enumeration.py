@@ -15,7 +15,9 @@ from tests.planner.fleets import llama2c, pair
 Key = tuple[str, str, str, str]
 
 
-def act_out(case: dict[str, int], mode: str, extent: str, decode: str) -> tuple[Counter[Key], Counter[Key]]:
+def act_out(
+    case: dict[str, int], mode: str, extent: str, decode: str, drawn: bool
+) -> tuple[Counter[Key], Counter[Key]]:
     """(bytes, copies) by row for one request, made by pretending to run it."""
     nbytes: Counter[Key] = Counter()
     copies: Counter[Key] = Counter()
@@ -57,16 +59,15 @@ def act_out(case: dict[str, int], mode: str, extent: str, decode: str) -> tuple[
         phase, device = ("prefill", "gpu:0") if position < prompt else ("decode", decode)
         if position == prompt:
             hand_over(case, mode, extent, decode, kv, copy)
-            if mode == "device":
+            if mode == "device" and not drawn:
                 copy("decode", "tokens", "host", decode, 4)
         if mode == "host":
             forward(phase, device)
-        elif phase == "prefill":
-            copy("prefill", "tokens", "host", device, 4)
-            if position == prompt - 1:
-                copy("prefill", "next_token", device, "host", 4)
-        else:
-            copy("decode", "next_token", device, "host", 4)
+            continue
+        if phase == "prefill" or drawn:
+            copy(phase, "tokens", "host", device, 4)
+        if position >= prompt - 1:
+            copy(phase, "logits" if drawn else "next_token", device, "host", 4 * case["vocab"] if drawn else 4)
     return nbytes, copies
 
 
@@ -116,8 +117,11 @@ def cases(draw: st.DrawFn) -> dict[str, int]:
     mode=st.sampled_from(["device", "host"]),
     extent=st.one_of(st.sampled_from(["filled", "allocated"]), st.integers(1, 20).map(lambda n: f"blocks:{n}")),
     decode=st.sampled_from(["gpu:0", "gpu:1"]),
+    drawn=st.booleans(),
 )
-def test_rows_equal_a_request_acted_out_copy_by_copy(case: dict[str, int], mode: str, extent: str, decode: str) -> None:
+def test_rows_equal_a_request_acted_out_copy_by_copy(
+    case: dict[str, int], mode: str, extent: str, decode: str, drawn: bool
+) -> None:
     model = llama2c(
         case["dim"],
         case["hidden"],
@@ -135,12 +139,13 @@ def test_rows_equal_a_request_acted_out_copy_by_copy(case: dict[str, int], mode:
         positions=case["positions"],
         attention=mode,
         kv_extent=extent,
+        temperature=0.8 if drawn else None,
     )
     placement = Placement(prefill="gpu:0", decode=decode)
     admission = admit(Ask(fleet=pair(), model=model, request=request, placement=placement))
     assert admission.prediction is not None
     found = admission.prediction.rows
-    nbytes, copies = act_out(case, mode, extent, decode)
+    nbytes, copies = act_out(case, mode, extent, decode, drawn)
     assert {(r.phase, r.tensor, r.src, r.dst): r.bytes for r in found} == dict(nbytes)
     assert {(r.phase, r.tensor, r.src, r.dst): r.copies for r in found} == dict(copies)
     assert sum(edge.bytes or 0 for edge in admission.prediction.edges) == nbytes.total()
