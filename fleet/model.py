@@ -66,6 +66,22 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReadWeights:
+    """What the headers of weight files say, to be set beside what a config computes; no figure here is computed.
+
+    `nbytes` is None when a type's size is not known. `by_dtype`: (type in the format's word, tensors, bytes).
+    `differences`: in words with both figures, where the files and the config disagree; empty when they agree.
+    """
+
+    format: Literal["safetensors", "gguf"]
+    n_files: int
+    n_tensors: int
+    nbytes: int | None
+    by_dtype: tuple[tuple[str, int, int | None], ...]
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
     """A decoder language model as its file describes it.
 
@@ -73,13 +89,13 @@ class Model:
     `unknown` lists in words what could not be understood or was never compared; when it is not empty no plan is priced.
     `layers` is what each layer keeps, in order; None: the dense decoder of the dimensions; with `unknown`: not known.
     `tensors` is empty when the weights are not understood; `weights_compared` False: computed, but compared with no
-    published total of this family and type. `quantisation` names the scheme of quantised weights; `excludes` what the
-    table leaves out. `mtp_layers`, `mtp_tensors`: the multi-token-prediction layers, counted by `with_mtp` only.
+    published total of this family and type. `counted_parameters`: known though the stored bytes are not. `quantisation` names the scheme of quantised weights; `excludes` what the
+    table leaves out. `read`: what weight files say, where there are any; `tensors` then has their bytes. `mtp_layers`, `mtp_tensors`: the multi-token-prediction layers, counted by `with_mtp` only.
     """
 
     name: str
     family: str
-    format: Literal["llama2c-v0", "llama2c-v1", "hf-config", "seeded"]
+    format: Literal["llama2c-v0", "llama2c-v1", "hf-config", "safetensors", "gguf", "seeded"]
     dim: int
     hidden_dim: int
     n_layers: int
@@ -104,8 +120,10 @@ class Model:
     mtp_unknown: tuple[str, ...] = ()
     quantisation: str | None = None
     weights_compared: bool = True
+    counted_parameters: int | None = None
     excludes: tuple[str, ...] = ()
     sources: tuple[tuple[str, str], ...] = ()
+    read: ReadWeights | None = None
 
     @property
     def caches(self) -> tuple[CacheLayer, ...]:
