@@ -21,8 +21,8 @@ LEDGER_VERSION = 1
 COLUMNS = ("seq", "phase", "order", "op", "src", "dst", "layer", "pos0", "n_pos", "bytes", "passes")
 PHASES = ("stage", "prefill", "handoff", "decode")
 
-_PER_PASS_ROWS = {("prefill", "tokens"), ("decode", "next_token")} | {
-    (phase, tensor) for phase in ("prefill", "decode") for tensor in ("act_in", "act_out", "logits")
+_PER_PASS_ROWS = {("prefill", "tokens"), ("decode", "next_token"), ("decode", "logits")} | {
+    (phase, tensor) for phase in ("prefill", "decode") for tensor in ("act_in", "act_out")
 }
 _SEQ, _PHASE, _ORDER, _OP, _SRC, _DST, _LAYER, _POS0, _N_POS, _BYTES, _PASSES = range(len(COLUMNS))
 

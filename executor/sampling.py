@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from executor.kernels import softmax
 from executor.packed.jit import compiled
-from fleet.errors import BackendError
 from fleet.workload import Sampling
 
 F32 = npt.NDArray[np.float32]
@@ -23,9 +22,6 @@ I64 = npt.NDArray[np.int64]
 
 TEMPERATURE, TOP_P = 0, 1
 """Columns of the settings of `draw`."""
-
-NO_TOKEN = -1
-"""What `draw` gives for logits that have no probabilities."""
 
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
@@ -59,15 +55,13 @@ def first_largest(values: F32) -> int:
 def draw(logits: F32, order: I32, settings: F32, state: I64) -> Any:
     """An id drawn from `logits` (V,), which become probabilities. order: (V,) scratch; settings: temperature, top-p.
 
-    NO_TOKEN, and nothing is drawn, where the logits have no probabilities: one is NaN or infinity, or all are
-    minus infinity.
+    Logits that have no probabilities (a NaN, an infinity) give what run.c gives, the last id; with top-p, where run.c
+    leaves its list, the first.
     """
     n = logits.shape[0]
     for i in range(n):
         logits[i] /= settings[TEMPERATURE]
     softmax(logits, n)
-    if logits[0] != logits[0]:  # one NaN makes the sum one, and so every quotient
-        return NO_TOKEN
     coin = random_f32(state)
     if _ZERO < settings[TOP_P] < _ONE:
         return _nucleus(logits, order, settings[TOP_P], coin)
@@ -76,7 +70,7 @@ def draw(logits: F32, order: I32, settings: F32, state: I64) -> Any:
         reached += logits[i]
         if coin < reached:
             return i
-    return n - 1  # the sum may round to less than 1
+    return n - 1  # the sum may round to less than the coin
 
 
 @compiled
@@ -89,7 +83,7 @@ def _nucleus(shares: F32, order: I32, top_p: Any, coin: Any) -> Any:
         if shares[i] >= cutoff:
             order[count] = i
             count += 1
-    if count == 0:  # top_p below 1 / n: llama2.c reads before its list here
+    if count == 0:  # top_p below 1 / n, or no numbers: llama2.c reads before its list here
         return first_largest(shares)
     for root in range(count // 2 - 1, -1, -1):
         _sink(shares, order, root, count)
@@ -151,15 +145,6 @@ class Sampler:
         self._table[0] = self._seed
 
     def choose(self) -> tuple[int, int]:
-        """(an id drawn from `logits`, the bits of the largest of them). Overwrites `logits`.
-
-        BackendError where they have no probabilities.
-        """
+        """(an id drawn from `logits`, the bits of the first largest of them). Overwrites `logits`."""
         top1_bits = int(self.logits.view(np.uint32)[first_largest(self.logits)])
-        chosen = int(draw(self.logits, self._order, self._settings, self._table[:1]))
-        if chosen == NO_TOKEN:
-            raise BackendError(NOT_FINITE)
-        return chosen, top1_bits
-
-
-NOT_FINITE = "no id can be drawn: the logits hold a NaN or an infinity; look at the checkpoint's weights"
+        return int(draw(self.logits, self._order, self._settings, self._table[:1])), top1_bits

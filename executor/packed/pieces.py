@@ -218,10 +218,8 @@ def _draw(book: Book, plan: I64, chosen: I32, top1: U32, at: int) -> int:
         device, host = book.places[place, slots.DEVICE_CODE], book.places[place, slots.HOST_CODE]
         status = _write(book, plan, book.codes[place, slots.OP_LOGITS], device, host, -1, vocab * 4)
     top1[at] = carray(u32_pointer(table[1]), (vocab,))[first_largest(here)]
-    drawn = draw(here, carray(i32_pointer(table[2]), (vocab,)), carray(f32_pointer(table[3]), (2,)), table[:1])
-    if drawn < 0:
-        return slots.NOTHING_DRAWN
-    chosen[at] = drawn
+    order, settings = carray(i32_pointer(table[2]), (vocab,)), carray(f32_pointer(table[3]), (2,))
+    chosen[at] = draw(here, order, settings, table[:1])
     return status
 
 

@@ -173,10 +173,6 @@ def check_outcome(outcome: int, plan: I64, state: I64) -> None:
         )
     if outcome == slots.OPERAND_OUTSIDE:
         raise DeviceMismatchError(f"an operand of the call at position {position} lies in no arena")
-    if outcome == slots.NOTHING_DRAWN:
-        from executor.sampling import NOT_FINITE
-
-        raise BackendError(NOT_FINITE)
     if outcome != slots.DONE:
         raise BackendError(f"the call at position {position} ended with outcome {outcome}")
 
