@@ -91,8 +91,8 @@ class Model:
     `tensors` is empty when the weights are not understood; `weights_compared` False: computed, but compared with no
     published total of this family and type. `counted_parameters`: known though the stored bytes are not.
     `quantisation` names the scheme of quantised weights; `excludes` what the table leaves out. `read`: what weight
-    files say, where there are any; `tensors` then has their bytes. `mtp_layers`, `mtp_tensors`: the multi-token-prediction
-    layers, counted by `with_mtp` only.
+    files say, where there are any; `tensors` then has their bytes. `mtp_layers`, `mtp_tensors`: the layers of
+    multi-token prediction, counted by `with_mtp` only.
     """
 
     name: str
