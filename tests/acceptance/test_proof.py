@@ -52,6 +52,25 @@ def test_every_shipped_scenario_is_proved(scenario: str, extent: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("scenario", "layout", "path"),
+    [
+        ("two-gpu", "plain", "fused"),
+        ("two-gpu", "packed16", "fused"),
+        ("two-gpu-staged", "plain", "dispatch"),
+        ("two-gpu-host", "plain", "dispatch"),
+    ],
+)
+def test_a_proof_holds_where_ids_are_drawn(scenario: str, layout: str, path: str) -> None:
+    words = {"steps": STEPS, "layout": layout, "temperature": 0.9, "seed": 3}
+    proof, _ = proving.prove(prepare(wanted_of(scenario, words)), path=path)
+    missed = [(row["sabotage"], row["detail"]) for row in proof["matrix"] if row["verdict"] == "missed"]
+    assert (missed, proof["never_failed"], proof["verdict"]) == ([], [], "proved")
+    split, oracle = proof["runs"]["split"], proof["runs"]["single_device"]
+    assert split["settings"]["temperature"] == oracle["settings"]["temperature"] == 0.9
+    assert split["tokens"] == oracle["tokens"]
+
+
+@pytest.mark.parametrize(
     ("scenario", "layout", "path", "extent"),
     [
         ("two-gpu", "packed16", "fused", "filled"),
