@@ -8,7 +8,9 @@ from typing import Any
 
 from fleet.identity import topology_id
 from planner.admit import Admission, Reason
+from planner.contention import contention_document
 from planner.footprint import LINES, ArenaFootprint
+from planner.machine import PICOSECONDS
 from planner.orders import (
     CopyUnit,
     Fence,
@@ -132,7 +134,7 @@ def plan_document(
 
 
 def prediction_document(admission: Admission) -> dict[str, Any]:
-    """memory, waybill, edges, handoff, dispatches, passes and time of an admission."""
+    """memory, waybill, edges, handoff, contention where there is any, dispatches, passes and time of an admission."""
     prediction = admission.prediction
     assert prediction is not None
     rows, edges = prediction.rows, prediction.edges
@@ -143,6 +145,7 @@ def prediction_document(admission: Admission) -> dict[str, Any]:
     return {
         "memory": [memory_document(admission, f) for f in prediction.footprints],
         **_carried(rows, edges),
+        **({"contention": shared} if (shared := contention_document(rows)) else {}),
         "dispatches": {"prefill": prediction.dispatches[0], "decode": prediction.dispatches[1]},
         "passes": {"prefill": prediction.passes[0], "decode": prediction.passes[1]},
         "time": {"ttft_s": None, "tpot_s": None, "basis": _basis(rows)},
@@ -211,12 +214,30 @@ def _bound(rows: Iterable[Row]) -> dict[str, Any]:
 def _leg_document(leg: Leg) -> dict[str, Any]:
     document: dict[str, Any] = {
         "src": leg.src, "dst": leg.dst, "kind": leg.kind, "link": leg.link, "bytes": leg.bytes, "copies": leg.copies,
-        "seconds": _seconds(leg.seconds),
+        "seconds": _seconds(leg.seconds), **_rate_of(leg),
     }  # fmt: skip
     if leg.segments:
         document["segments"] = [{"src": src, "dst": dst} for src, dst in leg.segments]
     document |= {"assumed": True} if leg.assumed else {}
     return document | ({"lower_bound": True} if leg.lower_bound else {})
+
+
+def _rate_of(leg: Leg) -> dict[str, Any]:
+    """What a leg's time rests on: the slowest link's rate, all links' latencies, and where that rate comes from.
+
+    Absent inside one device. `latency_s` sums what is stated; null when no link states one.
+    """
+    if not leg.through:
+        return {}
+    rates = [link.bandwidth.declared for link in leg.through]
+    slowest = None if None in rates else min((f for f in rates if f is not None), key=lambda figure: figure.value)
+    latencies = [link.latency.value for link in leg.through if link.latency.value is not None]
+    document: dict[str, Any] = {
+        "bandwidth_bytes_per_s": None if slowest is None else slowest.value,
+        "latency_s": float(Fraction(sum(latencies), PICOSECONDS)) if latencies else None,
+    }
+    origin = {} if slowest is None else {"provenance": slowest.provenance, "verified": slowest.verified}
+    return document | origin
 
 
 def handoff_document(rows: tuple[Row, ...]) -> dict[str, Any] | None:
@@ -267,7 +288,7 @@ def _basis(rows: tuple[Row, ...]) -> str:
 
 
 def reason_document(reason: Reason) -> dict[str, Any]:
-    """One reason. What does not apply is absent: figures, and `vx_code` (`vx_also`: more of them) without counterpart."""
+    """One reason. What does not apply is absent: figures, and `vx_code` (`vx_also`: more of them) where Vx has none."""
     document: dict[str, Any] = {"code": reason.code, "severity": reason.severity, "message": reason.message}
     if reason.device is not None:
         document["device"] = reason.device

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.model import DTYPE_BYTES
 from fleet.units import UnitError, parse_utilization
+from scenarios.derivation import Derivation, Document
+from scenarios.explain_times import explain_times
 from scenarios.shapes import shown
-
-Document = dict[str, Any]
 
 CODES = {
     "EXCEEDS_CAPACITY": "A device's total is larger than its memory. No budget helps; hold less or take another.",
@@ -31,31 +29,12 @@ CODES = {
 """Every code that a reason may carry, in words."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Derivation:
-    """One figure: what it is, the terms whose sum it is, in words and numbers, the figure, and whether it follows.
-
-    `about` are the words by which it can be asked for. `bytes` is None for a figure that is no bytes or is unknown.
-    """
-
-    subject: str
-    terms: tuple[str, ...]
-    bytes: int | None
-    follows: bool = True
-    about: frozenset[str] = frozenset()
-
-    @property
-    def formula(self) -> str:
-        """The terms as one sum."""
-        return " + ".join(self.terms)
-
-
 def explain(plan: Document, subject: str | None) -> list[Derivation]:
     """The derivations of all figures, or those of one device, edge (`gpu:0->gpu:1`), phase, tensor, line or code.
 
     Raises DescriptionError for a subject that this plan does not have.
     """
-    found = [*_memory(plan), *_rows(plan), *_handoff(plan), *_work(plan), *_reasons(plan)]
+    found = [*_memory(plan), *_rows(plan), *_handoff(plan), *explain_times(plan), *_work(plan), *_reasons(plan)]
     if subject is None:
         return found
     wanted = "->".join(part.strip() for part in subject.split("->"))
@@ -407,6 +386,7 @@ def explanation_document(plan: Document, derivations: list[Derivation]) -> Docum
         "plan_id": plan.get("id"),
         "derivations": [
             {"subject": d.subject, "formula": d.formula, "terms": list(d.terms), "bytes": d.bytes, "follows": d.follows}
+            | ({} if d.figure is None else {"figure": d.figure})
             for d in derivations
         ],
         "limits": plan.get("limits") or [],
@@ -426,7 +406,8 @@ def explanation_text(
     head = f"{verdict_word(plan['verdict'], paint)}  {placed(inputs, plan.get('placement') or {})}"
     lines = []
     for derivation in derivations:
-        figure = "" if derivation.bytes is None else f" = {format_bytes(derivation.bytes)}"
+        told = derivation.figure if derivation.bytes is None else format_bytes(derivation.bytes)
+        figure = "" if told is None else f" = {told}"
         broken = "" if derivation.follows else f"   {paint('DOES NOT FOLLOW from its parts', 'red')}"
         lines += paint.fold(f"{paint(safe(derivation.subject), 'bold')}{figure}{broken}", 2)
         for index, term in enumerate(derivation.terms):

@@ -25,6 +25,11 @@ _TIMES = (
     " unpriced (null): a rate or the way is unknown."
     " >= (lower_bound): a link on the way states no latency, so its bandwidth alone is priced."
 )
+_CONTENTION = (
+    "contention: a lower bound for flows of one phase over one segment if they run at the same time: the longest alone,"
+    " bytes / bandwidth, and the sum of their times / copy_engines. Without `duplex` the directions are taken as"
+    " independent; without `copy_engines` any number of copies at once."
+)
 _ASSUMED = (
     "assumed: legs over host links that the fleet does not declare (--assume-host-return). They are policy: no rate,"
     " and nobody says that the machine has them."
@@ -57,12 +62,13 @@ def attention_of(document: Document) -> str | None:
     return next((mode for mode in modes if isinstance(mode, str) and mode in _ATTENTION), None)
 
 
-def plan_limits(attention: str | None, *, assumed: bool = False) -> list[str]:
+def plan_limits(attention: str | None, *, assumed: bool = False, shared: bool = False) -> list[str]:
     """Limits of an admission. `attention` None: the model is not understood, so no mode was laid out.
 
-    `assumed`: a leg goes over a host link that the fleet does not declare.
+    `assumed`: a leg goes over a host link that the fleet does not declare. `shared`: flows share a segment.
     """
-    return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES, *([_ASSUMED] if assumed else [])]
+    more = [words for words, told in ((_CONTENTION, shared), (_ASSUMED, assumed)) if told]
+    return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES, *more]
 
 
 def run_limits(attention: str | None, tier: str, witnesses: set[str] | frozenset[str] = frozenset()) -> list[str]:

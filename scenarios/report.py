@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.units import format_bytes
+from fleet.units import format_bytes, format_rate
 from scenarios.table import Paint, Table, safe
 from scenarios.words import (
     COLOR_OF,
@@ -39,6 +39,7 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
         _memory(plan.get("memory") or [], paint),
         _waybill(plan.get("waybill") or [], paint),
         edges_block(plan.get("edges") or [], paint),
+        _contention(plan.get("contention") or [], paint),
         _summary(plan, paint),
         defaults_block(plan, paint),
         listing("Warnings", plan.get("warnings") or [], paint),
@@ -222,6 +223,23 @@ def edges_block(edges: list[Document], paint: Paint) -> list[str]:
         ends = f"{edge['src']} -> {edge['dst']}"
         table.add(ends, edge["kind"], format_bytes(edge["bytes"]), count_of(edge["copies"]))
     return table.lines(paint)
+
+
+def _contention(shared: list[Document], paint: Paint) -> list[str]:
+    """Segments that flows of one phase share: one flow alone, and all at the same time (a lower bound)."""
+    table = Table("Shared", "segment", "flows", ">bytes", ">bandwidth", ">longest alone", ">together")
+    for part in shared:
+        way = "<->" if part.get("both_ways") else "->"
+        rate = part["bandwidth_bytes_per_s"]
+        flows = ", ".join(f"{flow['src']} -> {flow['dst']}" for flow in part["flows"][:4])
+        more = f" and {len(part['flows']) - 4} more" if len(part["flows"]) > 4 else ""
+        alone, together = ({"seconds": part[name], "lower_bound": True} for name in ("alone_s", "together_s"))
+        table.add(
+            part["phase"], f"{part['src']} {way} {part['dst']} {part['kind']}", flows + more,
+            format_bytes(part["bytes"]), "unknown" if rate is None else format_rate(rate),
+            seconds_of(alone), seconds_of(together),
+        )  # fmt: skip
+    return table.lines(paint) if shared else []
 
 
 def _summary(plan: Document, paint: Paint) -> list[str]:

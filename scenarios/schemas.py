@@ -35,6 +35,7 @@ token_ids = listing(integer(0, MAX_TOKEN_ID), most=MAX_TOKENS)
 counts_by_phase = record({"prefill": integer(), "decode": integer()})
 
 _ends: dict[str, Shape] = {"src": device_id, "dst": device_id, "kind": kind}
+_ends_of_links: dict[str, Shape] = {"src": device_id, "dst": device_id, "kind": text(64)}
 _observed: dict[str, Shape] = {
     "observed_bytes": figure,
     "observed_copies": figure,
@@ -91,6 +92,20 @@ _handoff = record(
         "seconds": number(null=True),
     },
     null=True,
+)
+
+
+_contention = record(
+    {
+        "phase": choice(*PHASES),
+        **_ends_of_links,
+        "bandwidth_bytes_per_s": figure,
+        "flows": listing(record({**_ends, "bytes": integer(), "copies": integer()}), least=2, most=MAX_ROWS),
+        "bytes": integer(),
+        "alone_s": number(null=True),
+        "together_s": number(null=True),
+    },
+    {"both_ways": flag(), "copy_engines": figure},
 )
 
 
@@ -193,6 +208,7 @@ _PLAN_FIELDS = record(
         "waybill": listing(_row, most=MAX_ROWS),
         "edges": listing(_edge, most=MAX_ROWS),
         "handoff": _handoff,
+        "contention": listing(_contention, most=MAX_ROWS, null=True),
         "dispatches": record({"prefill": figure, "decode": figure}, null=True),
         "passes": record({"prefill": integer(), "decode": integer()}, null=True),
         "time": record({}, {"ttft_s": number(null=True), "tpot_s": number(null=True)}, null=True),

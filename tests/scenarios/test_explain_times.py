@@ -1,0 +1,69 @@
+"""explain works times out again from rates, latencies, bytes and copies, and tells a plan whose parts disagree."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from scenarios.explain import explain
+from scenarios.planning import make_plan
+from scenarios.wanted import prepare, wanted_of
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Document]:
+    return {name: make_plan(prepare(wanted_of(name, {}))) for name in ("two-gpu", "two-gpu-staged")}
+
+
+def broken(plan: Document) -> set[str]:
+    return {each.subject for each in explain(plan, None) if not each.follows}
+
+
+@pytest.mark.parametrize("name", ["two-gpu", "two-gpu-staged"])
+def test_every_time_of_a_plan_follows_from_what_stands_beside_it(name: str, plans: dict[str, Document]) -> None:
+    plan = plans[name]
+    told = {each.subject: each for each in explain(plan, None)}
+    assert not broken(plan)
+    for row in plan["waybill"]:
+        derived = told[f"{row['phase']} {row['tensor']} {row['src']}->{row['dst']} time"]
+        assert len(derived.terms) == len(row["legs"])
+        assert "unpriced" in str(derived.figure) or " s" in str(derived.figure) or "us" in str(derived.figure)
+    assert told["handoff time"].terms
+
+
+CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "a row's time": (("waybill", 4, "seconds"), 1.0, "handoff k gpu:0->gpu:1 time"),
+    "a leg's time": (("waybill", 4, "legs", 0, "seconds"), 1.0, "handoff k gpu:0->gpu:1 time"),
+    "a rate": (("waybill", 0, "legs", 0, "bandwidth_bytes_per_s"), 10**9, "stage weights host->gpu:0 time"),
+    "a latency": (("waybill", 0, "legs", 0, "latency_s"), 1e-3, "stage weights host->gpu:0 time"),
+    "no rate": (("waybill", 0, "legs", 0, "bandwidth_bytes_per_s"), None, "stage weights host->gpu:0 time"),
+    "the handoff's time": (("handoff", "seconds"), 1.0, "handoff time"),
+    "the handoff unpriced": (("handoff", "seconds"), None, "handoff time"),
+    "the handoff's payload": (("handoff", "payload_bytes"), 1, "handoff payload"),
+    "the handoff's copies": (("handoff", "copies"), 1, "handoff copies"),
+    "the handoff's legs": (("handoff", "legs", 0, "bytes"), 1, "handoff legs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_figure_that_does_not_follow_is_told(case: str, plans: dict[str, Document]) -> None:
+    path, value, subject = CHANGES[case]
+    plan = copy.deepcopy(plans["two-gpu"])
+    here: Any = plan
+    for step in path[:-1]:
+        here = here[step]
+    here[path[-1]] = value
+    assert subject in broken(plan)
+
+
+def test_a_plan_of_an_older_version_has_no_rates_and_breaks_nothing(plans: dict[str, Document]) -> None:
+    plan = copy.deepcopy(plans["two-gpu"])
+    for row in plan["waybill"]:
+        for leg in row["legs"]:
+            for name in ("bandwidth_bytes_per_s", "latency_s", "provenance", "verified"):
+                leg.pop(name, None)
+    assert not broken(plan)
