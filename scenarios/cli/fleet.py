@@ -1,4 +1,4 @@
-"""`kvwaybill fleet check|show|catalog|schema`: what a fleet file says."""
+"""`kvwaybill fleet check|catalog|schema`: what a fleet file says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fleet.errors import DescriptionError
-from scenarios.cli import fleet_import
+from scenarios.cli import fleet_import, fleet_show
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
 from scenarios.cli.kinds import refuse_other_kinds
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     group = new_app("Check, show and list fleet files.")
     app.add_typer(group, name="fleet")
     fleet_import.register(group)
+    fleet_show.register(group)
 
     @command(group, "check")
     def check(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:
@@ -48,23 +49,6 @@ def register(app: typer.Typer) -> None:
         else:
             text = f"valid: {loaded.name}: {_counts(loaded)}; digest {loaded.digest[:12]}"
             console.result(with_limits(text, fleet_limits(), **console.look))
-        return YES
-
-    @command(group, "show")
-    def show(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:
-        """Show devices, memories, links and where figures come from. 0 shown, 2 faulty."""
-        from fleet.load import load_fleet
-        from fleet.render import fleet_document
-        from scenarios.limits import fleet_limits
-
-        refuse_other_kinds(fleet, ("fleet",), "fleet show takes a fleet")
-        document = fleet_document(load_fleet(fleet)) | {"limits": fleet_limits()}
-        if output is Format.json:
-            console.document(document)
-        else:
-            from scenarios.fleet_text import fleet_text
-
-            console.result(fleet_text(document, **console.look))
         return YES
 
     @command(group, "catalog")

@@ -1,0 +1,123 @@
+"""Which parts of a large fleet are alike and drawn once.
+
+Colours are refined until they no longer split (Weisfeiler and Leman, one dimension): two things of one colour have the
+same figures and the same links to things of the same colours. What is drawn stands for all of its colour.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from fleet.machine import Device, Fleet, Link
+
+MAX_BOXES = 48
+"""More things than these are no longer told apart in a picture of a page."""
+MAX_LINES = 240
+ROUNDS = 12
+"""Depth of a fleet's tree, more or less; rounds end earlier where no colour splits."""
+
+Colours = dict[str, int]
+LinkKey = tuple[Any, ...]
+
+
+def link_key(link: Link) -> LinkKey:
+    """What must be equal for two links to look alike."""
+    return (link.kind, link.count, link.bandwidth.value, link.peer_access)
+
+
+def group_of(name: str) -> str:
+    """The node that a stamped id belongs to: `rack0/n3` of `rack0/n3/gpu:0`; empty for an id of the top."""
+    return name.rpartition("/")[0]
+
+
+def first_colours(fleet: Fleet, marked: Collection[str]) -> Colours:
+    """A number for each kind of thing. Marked ids have a colour of their own: they are placed on, or passed."""
+    looks: dict[str, Any] = {}
+    for host in fleet.hosts:
+        looks[host.id] = ("host", host.numa_nodes)
+    for switch in fleet.switches:
+        looks[switch.id] = ("switch", switch.kind, switch.tier)
+    for nic in fleet.nics:
+        looks[nic.id] = ("nic",)
+    for device in fleet.devices:
+        looks[device.id] = _device_look(device)
+    for name in marked:
+        looks[name] = ("marked", name)
+    return _numbered(looks)
+
+
+def _device_look(device: Device) -> tuple[Any, ...]:
+    memory = tuple((m.name, m.capacity.value) for m in device.memories)
+    return ("device", device.kind, device.sku, device.profile, memory)
+
+
+def _numbered(looks: Mapping[str, Any]) -> Colours:
+    """The looks as numbers, given in the order in which they are met: equal input gives equal numbers."""
+    numbers: dict[Any, int] = {}
+    return {name: numbers.setdefault(look, len(numbers)) for name, look in looks.items()}
+
+
+def refined(fleet: Fleet, colours: Colours) -> Colours:
+    """Colours split by the colours of the other ends of their links, until nothing splits."""
+    kinds: dict[LinkKey, int] = {}
+    ends: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for link in fleet.links:
+        number = kinds.setdefault(link_key(link), len(kinds))
+        ends[link.src].append((2 * number, link.dst))
+        ends[link.dst].append((2 * number + 1, link.src))
+    count = len(set(colours.values()))
+    for _ in range(ROUNDS):
+        looks = {}
+        for name, colour in colours.items():
+            seen = Counter((way, colours[other]) for way, other in ends[name])
+            looks[name] = (colour, tuple(sorted(seen.items())))
+        colours = _numbered(looks)
+        if len(set(colours.values())) == count:
+            break
+        count = len(set(colours.values()))
+    return colours
+
+
+def by_nodes(colours: Colours, shared: bool) -> Callable[[str], Any]:
+    """A key that is equal for the same place of alike nodes; with `shared`, for alike things of the top as well."""
+    parts: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for name, colour in colours.items():
+        group = group_of(name)
+        parts[group].append((name[len(group) :], colour))
+    shapes = {group: tuple(sorted(rows)) for group, rows in parts.items() if group}
+
+    def key(name: str) -> Any:
+        group = group_of(name)
+        if group:
+            return (shapes[group], name[len(group) :])
+        return colours[name] if shared else name
+
+    return key
+
+
+def representatives(fleet: Fleet, marked: Collection[str]) -> dict[str, str]:
+    """Each id -> the id that is drawn for it: itself in a small fleet, else the first of those that are alike."""
+    plain = first_colours(fleet, marked)
+    if _fits(fleet, {name: name for name in plain}):
+        return {name: name for name in plain}
+    colours = refined(fleet, plain)
+    keys = (by_nodes(colours, False), by_nodes(colours, True), colours.__getitem__)
+    for key in keys:
+        drawn = _first_of(plain, key)
+        if _fits(fleet, drawn):
+            return drawn
+    return _first_of(plain, plain.__getitem__)
+
+
+def _first_of(names: Collection[str], key: Callable[[str], Any]) -> dict[str, str]:
+    first: dict[Any, str] = {}
+    return {name: first.setdefault(key(name), name) for name in names}
+
+
+def _fits(fleet: Fleet, drawn: dict[str, str]) -> bool:
+    if len(set(drawn.values())) > MAX_BOXES:
+        return False
+    pairs = {(drawn[link.src], drawn[link.dst], *link_key(link)) for link in fleet.links}
+    return len(pairs) <= 2 * MAX_LINES
