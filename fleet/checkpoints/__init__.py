@@ -15,13 +15,16 @@ from fleet.model import Model
 __all__ = ["SEEDED_NAME", "load_model", "seeded_model"]
 
 _SNIFF_BYTES = 256
+# An index begins with a short object of metadata, or with its map.
+_INDEX_SNIFF_BYTES = 1024
 
 
 def load_model(path: str | None) -> Model:
     """The model that `path` holds; None or the name of the embedded model gives that one.
 
-    Read are llama2.c checkpoints (versions 0 and 1), a Hugging Face `config.json`, or the folder with one; `-` is a
-    `config.json` on standard input. Headers and sizes only. Raises DescriptionError with every fault found.
+    Read are llama2.c checkpoints (versions 0 and 1), a Hugging Face `config.json`, safetensors and their index, GGUF,
+    a folder of these, and a model id `org/name[@revision]` of the local Hugging Face cache; `-` is a `config.json` on
+    standard input. Headers and sizes only, and never a network. Raises DescriptionError with every fault found.
     """
     if path is None or (path == SEEDED_NAME and not os.path.exists(path)):
         return seeded_model()
@@ -30,10 +33,23 @@ def load_model(path: str | None) -> Model:
 
         return read_config_stream()
     if os.path.isdir(path):
-        from fleet.checkpoints.hf_config import read_config_folder
+        from fleet.checkpoints.folder import read_folder
 
-        return read_config_folder(path)
+        return read_folder(path)
+    if not os.path.lexists(path):
+        return _load_id(path)
     return _load_file(path)
+
+
+def _load_id(text: str) -> Model:
+    """A model of the local cache when `text` can be an id; the error of a missing file otherwise."""
+    from fleet.checkpoints.hub_cache import find_snapshot, is_model_id
+
+    if not is_model_id(text):
+        return _load_file(text)
+    from fleet.checkpoints.folder import read_folder
+
+    return read_folder(find_snapshot(text), name=text.partition("@")[0].rpartition("/")[2])
 
 
 def _load_file(path: str) -> Model:
@@ -43,9 +59,21 @@ def _load_file(path: str) -> Model:
         if not head:
             raise DescriptionError.at(shown(path), "", "is empty; copy the file again")
         if _is_json(head):
+            if b'"weight_map"' in read_exactly(handle, _INDEX_SNIFF_BYTES, path):
+                from fleet.checkpoints.folder import read_index_given
+
+                return read_index_given(path)
             from fleet.checkpoints.hf_config import read_config
 
             return read_config(handle, size, path)
+        if head[8:9] == b"{" and 0 not in head[8:16]:
+            from fleet.checkpoints.folder import read_safetensors_given
+
+            return read_safetensors_given(handle, size, path)
+        if head[:4] in (b"GGUF", b"FUGG"):
+            from fleet.checkpoints.gguf_split import read_gguf_given
+
+            return read_gguf_given(handle, size, path)
         from fleet.checkpoints.foreign import refusal
 
         refused = refusal(head, size)

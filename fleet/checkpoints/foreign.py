@@ -5,11 +5,9 @@ from __future__ import annotations
 import codecs
 import struct
 
-_ASK = "give a llama2.c checkpoint (version 0 or 1, float) or a Hugging Face config.json"
+_ASK = "give a llama2.c checkpoint (version 0 or 1, float), a Hugging Face config.json, safetensors or GGUF"
 
 _SIGNATURES = (
-    (b"GGUF", f"is a GGUF file: not read yet; {_ASK}"),
-    (b"FUGG", f"is a big-endian GGUF file: not read yet; {_ASK}"),
     (b"tjgg", f"is a GGML file (ggjt): not read; {_ASK}"),
     (b"lmgg", f"is a GGML file: not read; {_ASK}"),
     (b"ak42", f"is a llama2.c checkpoint in big-endian byte order: not read; {_ASK}"),
@@ -30,21 +28,11 @@ def refusal(head: bytes, size: int) -> str | None:
             return words
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05" and not (len(head) >= 4 and head[2:4] == b"\0\0"):
         return f"is a Python pickle (an old PyTorch checkpoint?): not read, for it may run code; {_ASK}"
-    if _is_safetensors(head, size):
-        return f"is a safetensors file: not read yet; give the config.json beside it, or {_ASK.removeprefix('give ')}"
     if _is_text(head):
         return f"is text, but no JSON object: not a model; {_ASK}"
     if _is_tokenizer(head, size):
         return f"looks like a llama2.c tokenizer, not a checkpoint; give it with --tokenizer, and here {_ASK}"
     return None
-
-
-def _is_safetensors(head: bytes, size: int) -> bool:
-    """Eight bytes of header length, then a JSON object (format of huggingface/safetensors)."""
-    if len(head) < 10 or head[8:9] != b"{":
-        return False
-    length: int = struct.unpack_from("<Q", head)[0]
-    return 2 <= length <= size - 8 and 0 not in head[8:16]
 
 
 def _is_text(head: bytes) -> bool:
