@@ -1,0 +1,100 @@
+"""The arena of a CUDA device: one `cudaMalloc`, poisoned by memsets, looked at past the ABI under a tag of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from executor.arena import NUMPY_DTYPES, Arena, DType
+from executor.cuda.driver import Driver, faults, selected
+from fleet.errors import BackendError
+
+__all__ = ["CudaArena"]
+
+Looking = Callable[[], contextlib.AbstractContextManager[None]]
+"""Marks what is copied inside as a look of the witnesses, not as traffic of the run."""
+
+
+class CudaArena(Arena):
+    """The memory of one CUDA device. `stream` orders its memsets and looks with the device's own work.
+
+    Raises InconclusiveError when the device has not that much free memory, saying how much it has.
+    """
+
+    addressable: ClassVar[bool] = False
+
+    def __init__(
+        self, name: str, fence_bytes: int, poison: int, driver: Driver, ordinal: int, stream: int, looking: Looking
+    ) -> None:
+        self._driver, self._ordinal, self._stream, self._looking = driver, ordinal, stream, looking
+        self._held = False
+        super().__init__(name, fence_bytes, poison)
+
+    def _reserve(self, nbytes: int) -> int:
+        with selected(self._driver, self._ordinal):
+            free, total = self._driver.memory()
+            what = f"allocating an arena of {nbytes:,} B ({free:,} B of {total:,} B are free)"
+            with faults(what, self.name):
+                address = self._driver.malloc(max(nbytes, 4))
+        self._held = True
+        return address
+
+    def fill_words(self, first: int, last: int | None, word: int) -> None:
+        """See the base class: a memset on the device, done when this returns."""
+        self._open()
+        end = self.fence // 4 if last is None else last
+        if end > first:
+            with selected(self._driver, self._ordinal), faults("poisoning memory", self.name):
+                self._driver.fill(self.address + 4 * first, word, end - first, self._stream)
+                self._driver.synchronize(self._stream)
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
+        """There is none: this process cannot address the memory of a device."""
+        raise BackendError(f"arena {self.name} is the memory of a device; look at it with peek")
+
+    def peek(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
+        """See the base class."""
+        self._open()
+        array = np.empty(shape, NUMPY_DTYPES[dtype])
+        if array.nbytes:
+            self._move("d2h", array.ctypes.data, self.address + offset, array.nbytes)
+        return array
+
+    def poke(self, offset: int, words: npt.NDArray[np.uint32]) -> None:
+        """See the base class."""
+        self._open()
+        if words.nbytes:
+            self._move("h2d", self.address + offset, words.ctypes.data, words.nbytes)
+
+    def _move(self, direction: Any, dst: int, src: int, nbytes: int) -> None:
+        with selected(self._driver, self._ordinal), self._looking(), faults("looking at memory", self.name):
+            self._driver.copy(direction, dst, src, nbytes, self._stream)
+            self._driver.synchronize(self._stream)
+
+    def snapshot(self) -> npt.NDArray[np.uint32]:
+        """See the base class."""
+        return self.peek(0, (self.fence // 4,), "int32").view(np.uint32)
+
+    def protect(self) -> None:
+        """Not here: the pages of a device are not this process's to close."""
+        raise BackendError(f"arena {self.name}: the memory of a device cannot be locked away")
+
+    def unprotect(self) -> None:
+        """See `protect`."""
+        self.protect()
+
+    def close(self) -> None:
+        """Give the memory back. Closing twice is harmless; a lost device has nothing left to give."""
+        if self._held:
+            self._held = False
+            self._blocks.clear()
+            with faults("freeing memory", self.name), selected(self._driver, self._ordinal):
+                self._driver.free(self.address)
+
+    def _open(self) -> Any:
+        if not self._held:
+            raise BackendError(f"arena {self.name} is closed")

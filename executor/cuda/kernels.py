@@ -1,0 +1,132 @@
+"""The operations of `executor.ops` as launches of the kernels of `executor.cuda.source`: which, on what grid.
+
+Pointers and extents in, launches out; that they fit was checked by the ABI. Nothing here allocates or copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from executor.cuda.driver import Driver
+
+__all__ = ["LARGEST_HEAD", "PARAMETERS", "Kernels", "Operand"]
+
+Shape = tuple[int, ...]
+
+PARAMETERS: dict[str, str] = {
+    "embed": "ppppii",
+    "rmsnorm": "pppi",
+    "matvec": "pppii",
+    "matmul": "pppiii",
+    "rope": "pppppiiii",
+    "attention": "pppppiiii",
+    "add": "ppq",
+    "swiglu": "ppq",
+    "argmax": "ppppii",
+    "rope_table": "ppiii",
+    "decode_qkv": "pppppppppppiii",
+    "decode_add": "pppii",
+    "decode_ffn": "pppppii",
+    "decode_logits": "ppppii",
+}
+"""Parameters of each kernel: p an address, i an int32, q an int64."""
+
+LARGEST_HEAD = 256
+"""head_dim that the attention kernel holds in registers: 8 values a lane."""
+
+_ROW_THREADS = 256
+_WARPS = 4
+_ATTENTION_WARPS = 16
+_LIBRARY_FROM = 1 << 26
+"""Multiplications from which a call goes to cuBLAS; below it, starting the library costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array of a call: where it lies and its shape."""
+
+    address: int
+    shape: Shape
+
+
+class Kernels:
+    """The kernels of one device, launched on its stream. `blas` gives its cuBLAS handle, made on first use.
+
+    `fault` is the address of three int32 of pinned memory: [set, index, token id] of a token outside the table.
+    """
+
+    def __init__(self, driver: Driver, module: Any, stream: int, fault: int, blas: Callable[[], Any]) -> None:
+        self.driver, self.module, self.stream, self.fault, self._blas = driver, module, stream, fault, blas
+
+    def launch(self, name: str, grid: tuple[int, int], block: int, args: Sequence[int], shared: int = 0) -> None:
+        """One kernel, by name."""
+        self.driver.launch(self.module, name, grid, block, shared, args, self.stream)
+
+    def run(self, op: str, arrays: Sequence[Operand], scalars: Sequence[int]) -> None:
+        """An operation of `executor.ops`: the output first, scalars in the order of its table.
+
+        Raises NotImplementedError for a head larger than LARGEST_HEAD.
+        """
+        getattr(self, f"_{op}")([array.address for array in arrays], [array.shape for array in arrays], scalars)
+
+    def _embed(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        (rows, dim), vocab = shapes[0], shapes[1][0]
+        self.launch("embed", (rows, 1), _ROW_THREADS, [*at, self.fault, vocab, dim])
+
+    def _rmsnorm(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        rows, n = shapes[0]
+        self.launch("rmsnorm", (rows, 1), _ROW_THREADS if n <= 2048 else 1024, [*at, n])
+
+    def _matmul(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        (rows, d), n = shapes[0], shapes[1][1]
+        if rows == 1:
+            self.launch("matvec", (pairs(d), 1), 32 * _WARPS, [*at, d, n])
+        elif rows * d * n >= _LIBRARY_FROM:
+            self.driver.sgemm(self._blas(), at[0], at[1], at[2], rows, d, n, self.stream)
+        else:
+            self.launch("matmul", (-(-d // 64), -(-rows // 64)), 256, [*at, rows, d, n])
+
+    def _rope(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        (rows, dim), kv_dim, (pos0, head_dim) = shapes[0], shapes[1][1], scalars
+        self.launch("rope", (-(-dim // 256), rows), 128, [*at, 0, pos0, dim, kv_dim, head_dim])
+
+    def _attention(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        pos0, n_heads, n_kv_heads, head_dim = scalars
+        self.attend(at[:4], 0, pos0, shapes[0][0], (n_heads, n_kv_heads, head_dim))
+
+    def attend(self, at: Sequence[int], pos: int, pos0: int, rows: int, heads: tuple[int, int, int]) -> None:
+        """Attention of `rows` tokens from position `pos0` on, or from the one at address `pos`."""
+        head_dim = heads[2]
+        if head_dim > LARGEST_HEAD:
+            raise NotImplementedError(f"heads of {head_dim}; the kernel holds up to {LARGEST_HEAD}")
+        shared = 4 * _ATTENTION_WARPS * (2 + head_dim)
+        self.launch("attention", (heads[0], rows), 32 * _ATTENTION_WARPS, [*at, pos, pos0, *heads], shared)
+
+    def _add(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        self._elementwise("add", at, shapes[0])
+
+    def _swiglu(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        self._elementwise("swiglu", at, shapes[0])
+
+    def _elementwise(self, name: str, at: Sequence[int], shape: Shape) -> None:
+        count = shape[0] * shape[1]
+        self.launch(name, (-(-count // 256), 1), 256, [*at, count])
+
+    def _argmax(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        self.launch("argmax", (1, 1), 1024, [*at, 0, 0, 0, shapes[1][0]])
+
+    def _rope_table(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
+        positions, half = shapes[0]
+        self.launch("rope_table", (-(-positions * half // 256), 1), 256, [*at, positions, half, scalars[0]])
+
+
+def pairs(rows: int) -> int:
+    """Blocks of _WARPS warps that work on `rows` rows, two a warp."""
+    return -(-rows // (2 * _WARPS))
+
+
+def singles(rows: int) -> int:
+    """Blocks of _WARPS warps that work on one row each."""
+    return -(-rows // _WARPS)
