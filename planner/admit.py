@@ -18,6 +18,7 @@ from fleet.workload import Workload
 from planner.footprint import LINES, ArenaFootprint
 from planner.predict import Prediction, predict
 from planner.request import MAX_BYTES, Request, resolve
+from planner.shared_memory import cards_beside_slices, shared_memories
 from planner.vx_codes import overflow_codes, route_codes, tile_codes
 
 DEFAULT_UTILIZATION = Fraction(9, 10)
@@ -129,6 +130,7 @@ def admit(ask: Ask) -> Admission:
         prediction = readings["direct"]  # the arenas without a bounce buffer; edges are worded as unknown by the plan
     budgets = {f.arena: _budget(ask, f, utilization) for f in prediction.footprints}
     reasons += _memory_reasons(ask, prediction, budgets, utilization)
+    reasons += _shared_reasons(ask, prediction, budgets)
     reasons += _way_reasons(ask.fleet, prediction, readings)
     reasons += _size_reasons(prediction)
     severities = {reason.severity for reason in reasons}
@@ -171,6 +173,29 @@ def _memory_reasons(
             reasons.append(_capacity_unknown(device, footprint))
         elif footprint.total_bytes > budget.budget_bytes:
             reasons.append(_too_small(device, footprint, budget, utilization))
+    return reasons
+
+
+def _shared_reasons(ask: Ask, prediction: Prediction, budgets: dict[str, DeviceBudget]) -> list[Reason]:
+    """A memory that several devices lie in is there once; a card and its slice cannot both be used."""
+    reasons = []
+    for shared in shared_memories(ask.fleet, prediction.footprints):
+        available = min((b for name in shared.devices if (b := budgets[name].budget_bytes) is not None), default=None)
+        if available is not None and shared.total_bytes > available:
+            names = " and ".join(shared.devices)
+            short = shared.total_bytes - available
+            reasons.append(Reason(
+                code="EXCEEDS_SHARED_MEMORY", severity="error", device=shared.devices[0], line="total",
+                needed_bytes=shared.total_bytes, available_bytes=available,
+                message=f"{names} lie in one memory, {shared.physical}, which is short by {short:,} B: together they"
+                f" need {shared.total_bytes:,} B of its budget of {available:,} B",
+            ))  # fmt: skip
+    for card, part in cards_beside_slices(ask.fleet, ask.placement.devices):
+        reasons.append(Reason(
+            code="CARD_AND_SLICE", severity="error", device=part.id,
+            message=f"{part.id} is a slice of {card.id}, and the plan would fill both: the memory of the slice is the"
+            f" card's ({part.where}); place both phases on slices, or both on the card",
+        ))  # fmt: skip
     return reasons
 
 

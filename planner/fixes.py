@@ -16,6 +16,7 @@ from fleet.machine import Device, Figure, Fleet, Link, Quantity
 from fleet.placement import Placement
 from planner.admit import Admission, Ask, admit
 from planner.request import with_passes
+from planner.shared_memory import shared_memories
 
 _STEP = 10_000
 """A suggested utilization has four decimals."""
@@ -218,12 +219,30 @@ def _capacities(admission: Admission) -> Iterator[Change]:
             assert reason.needed_bytes is not None
             least = _least_capacity(reason.needed_bytes + ask.fleet.budget.reserve, admission.utilization)
             needed[device.capacity_field] = max(needed.get(device.capacity_field, 0), least)
+    for name, least in _shared_capacities(admission):
+        needed[name] = max(needed.get(name, 0), least)
     if not needed:
         return
     held = {d.capacity_field: d.memory.capacity.value for d in ask.fleet.devices}
     changes = [{"field": f, "from": f"{held[f]} B", "to": f"{to} B"} for f, to in sorted(needed.items())]
     document: dict[str, Any] = changes[0] if len(changes) == 1 else {**changes[0], "and": changes[1:]}
     yield Change(document=document, ask=replace(ask, fleet=_with_capacities(ask.fleet, needed)))
+
+
+def _shared_capacities(admission: Admission) -> Iterator[tuple[str, int]]:
+    """(field, bytes) of the memories that several devices of the plan lie in, and that are too small for all of them.
+
+    The devices must agree on the size, so the field of each is told.
+    """
+    fleet = admission.ask.fleet
+    if admission.prediction is None or not any(r.code == "EXCEEDS_SHARED_MEMORY" for r in admission.reasons):
+        return
+    for shared in shared_memories(fleet, admission.prediction.footprints):
+        least = _least_capacity(shared.total_bytes + fleet.budget.reserve, admission.utilization)
+        for device in fleet.devices:
+            held = device.memory.capacity.value
+            if device.memory.physical == shared.physical and (held is None or held < least):
+                yield device.capacity_field, least
 
 
 def _least_capacity(needed: int, utilization: Fraction) -> int:

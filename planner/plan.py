@@ -24,6 +24,7 @@ from planner.orders import (
 from planner.predict import Prediction
 from planner.route import with_unknown_edges
 from planner.rows import Edge, Leg, Row
+from planner.shared_memory import shared_memories
 
 SCHEMA = "kvwaybill/plan/1"
 
@@ -186,7 +187,20 @@ def memory_document(admission: Admission, footprint: ArenaFootprint) -> dict[str
         "rounding_bytes": footprint.rounding_bytes,
         "total_bytes": footprint.total_bytes,
         "slack_bytes": None if budget.budget_bytes is None else budget.budget_bytes - footprint.total_bytes,
+        **_shared(admission, footprint, budget.budget_bytes),
     }
+
+
+def _shared(admission: Admission, footprint: ArenaFootprint, budget: int | None) -> dict[str, Any]:
+    """`shared`: the memory that the arena has in common with another of the plan, and what both leave of it."""
+    assert admission.prediction is not None
+    for memory in shared_memories(admission.ask.fleet, admission.prediction.footprints):
+        if footprint.arena in memory.devices:
+            total = memory.total_bytes
+            slack = None if budget is None else budget - total
+            told = {"physical": memory.physical, "devices": list(memory.devices)}
+            return {"shared": told | {"total_bytes": total, "slack_bytes": slack}}
+    return {}
 
 
 def row_document(row: Row) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from scenarios.shapes import shown
 CODES = {
     "EXCEEDS_CAPACITY": "A device's total is larger than its memory. No budget helps; hold less or take another.",
     "EXCEEDS_BUDGET": "A device's total fits its memory but not the share that may be used (utilization, reserve).",
+    "EXCEEDS_SHARED_MEMORY": "Devices of the plan lie in one memory (`physical`), and together they exceed its budget.",
+    "CARD_AND_SLICE": "A card and a slice of it are both filled. Their bytes are the same: take slices, or the card.",
     "NO_ROUTE": "No chain of declared one-way links leads from one memory to the other. Links are never invented.",
     "PINNED_POOL_TOO_SMALL": "A staged copy must pass the host's pinned pool, and the pool does not hold one position.",
     "CAPACITY_UNKNOWN": "The fleet does not state the capacity. Nothing is admitted on an unknown.",

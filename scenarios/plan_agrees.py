@@ -77,6 +77,24 @@ def _check_memory(plan: Document, path: str, sink: Sink) -> None:
         if entry.get("topology_id") != known:
             sink.add(f"{at}.topology_id", f"{entry.get('topology_id')}, but the orders say {known}; admit again")
         _check_room(entry, device is not None, at, sink)
+    _check_shared(memory, path, sink)
+
+
+def _check_shared(memory: list[Document], path: str, sink: Sink) -> None:
+    """A memory that several devices lie in is told alike by each, and is not filled beyond its budget by them all."""
+    totals = {entry["device"]: entry["total_bytes"] for entry in memory}
+    for index, entry in enumerate(memory):
+        shared = entry.get("shared")
+        if shared is None:
+            continue
+        figures = [totals.get(name) for name in shared["devices"]]
+        whole = None if None in figures else sum(figure for figure in figures if figure is not None)
+        budget = entry["budget_bytes"]
+        at = join(path, f"memory[{index}].shared")
+        if entry["device"] not in shared["devices"] or whole != shared["total_bytes"]:
+            sink.add(at, "is not the sum over the devices that it names; admit again")
+        elif whole is None or budget is None or budget - whole != shared["slack_bytes"] or whole > budget:
+            sink.add(at, "leaves no slack as stated: an admitted plan fits the shared memory; admit again")
 
 
 def _check_room(entry: Document, is_device: bool, path: str, sink: Sink) -> None:

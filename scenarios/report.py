@@ -70,7 +70,9 @@ def _tightest(plan: Document) -> Document:
     """The device with the least slack; one whose slack is unknown comes first. {} where no device is told."""
     entries = [entry for entry in plan.get("memory") or [] if not str(entry["device"]).startswith("host")]
     unknown = [entry for entry in entries if entry.get("slack_bytes") is None]
-    ranked: list[Document] = unknown or sorted(entries, key=lambda entry: entry["slack_bytes"])
+    # Of a memory that two devices lie in, both totals are gone.
+    joint = [entry | mapping(entry.get("shared")) for entry in entries]
+    ranked: list[Document] = unknown or sorted(joint, key=lambda entry: entry["slack_bytes"])
     return ranked[0] if ranked else {}
 
 
@@ -173,7 +175,12 @@ def _memory(memory: list[Document], paint: Paint) -> list[str]:
         name = "= total" if field == "total_bytes" else field.removesuffix("_bytes")
         table.add(name, *(_bound(entry, field) for entry in memory), colors=colors)
     told = "  buffers: what the orders allocate, and what a run's high-water mark must equal; runtime: the driver's own"
-    return [*table.lines(paint), *paint.fold(told, 11)]
+    lines = [*table.lines(paint), *paint.fold(told, 11)]
+    for shared in {entry["shared"]["physical"]: entry["shared"] for entry in memory if "shared" in entry}.values():
+        names, slack = " and ".join(shared["devices"]), format_bytes(shared["slack_bytes"])
+        words = f"  {names} lie in one memory, {shared['physical']}: total {format_bytes(shared['total_bytes'])}"
+        lines += paint.fold(safe(f"{words}, slack {slack}"), 4)
+    return lines
 
 
 def _buffers(entry: Document) -> int | None:

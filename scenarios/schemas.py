@@ -81,7 +81,17 @@ _memory = record(
         "budget_bytes": figure,
         "slack_bytes": integer(-(2**63), null=True),
     },
-    {"topology_id": integer(null=True)},
+    {
+        "topology_id": integer(null=True),
+        "shared": record(
+            {
+                "physical": text(64),
+                "devices": listing(device_id, least=2, most=64),
+                "total_bytes": figure,
+                "slack_bytes": integer(-(2**63), null=True),
+            }
+        ),
+    },
 )
 _handoff = record(
     {"bytes": figure, "copies": figure},

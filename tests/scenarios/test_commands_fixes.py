@@ -60,6 +60,22 @@ def applied(described: Document, flags: dict[str, str], fix: Document) -> tuple[
     return described, flags
 
 
+def in_one_memory(capacity: str) -> Document:
+    """Two devices that claim the same bytes."""
+    described = fleet([capacity, capacity])
+    for device in described["devices"]:
+        device["memories"][0] |= {"shared": "true", "physical": "pool"}
+    return described
+
+
+def sliced() -> Document:
+    """A card and a slice of it."""
+    described = fleet(["1 GiB"])
+    memory = [{"name": "hbm", "capacity": "64 MiB", "granule": "4 KiB"}]
+    described["devices"].append({"id": "gpu:0/mig", "sku": "card", "parent": "gpu:0", "memories": memory})
+    return described
+
+
 UNLINKED = [("host", "gpu:1"), ("gpu:1", "host"), ("host", "gpu:0"), ("gpu:0", "host")]
 REFUSED: dict[str, tuple[Document, dict[str, str], set[str], str]] = {
     "a share of the device": (fleet("1200 KiB", utilization="0.5"), {}, {"EXCEEDS_BUDGET"}, "--utilization"),
@@ -74,6 +90,8 @@ REFUSED: dict[str, tuple[Document, dict[str, str], set[str], str]] = {
     "absurdly many sequences": (fleet("2 MiB"), {"--batch": str(10**12)}, {"EXCEEDS_CAPACITY"}, "--batch"),
     "passes": (fleet("1150 KiB"), {"--steps": "250"}, {"EXCEEDS_CAPACITY"}, "--steps"),
     "new tokens": (fleet("1150 KiB"), {"--new-tokens": "200"}, {"EXCEEDS_CAPACITY"}, "--new-tokens"),
+    "one memory of two devices": (in_one_memory("1500 KiB"), {}, {"EXCEEDS_SHARED_MEMORY"}, "devices[0]"),
+    "a card and its slice": (sliced(), {}, {"CARD_AND_SLICE"}, "--"),
     "the pinned pool": (fleet(peer="staged", pool="64 B"), {}, {"PINNED_POOL_TOO_SMALL"}, "hosts[0]"),
     "one link": (without(fleet(), ("host", "gpu:1")), {}, {"NO_ROUTE"}, "links[+]"),
     "the links of a device": (without(fleet(), *UNLINKED[:2]), {}, {"NO_ROUTE"}, "links[+]"),
