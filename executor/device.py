@@ -12,10 +12,8 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from math import prod
 from types import MappingProxyType, TracebackType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +21,7 @@ import numpy.typing as npt
 from executor.arena import NUMPY_DTYPES, Arena, DType, poison_word
 from executor.buffer import Block, Buffer
 from executor.discovery import find_backends, load_backend, probe
+from executor.ends import DeviceSpec, End, HostSpec, end_of, nbytes_of, overlap, poison_keys, same_size
 from executor.events import Allocated, Copied, CopyKind, Dispatched, Event, Freed, Label, Listener
 from executor.ops import check_positions, check_shapes, op_spec, ordered_scalars
 from executor.packing import Packing
@@ -39,40 +38,6 @@ __all__ = ["ABI_VERSION", "Backend", "Buffer", "DeviceSpec", "HostSpec", "find_b
 ABI_VERSION = 1
 Host = npt.NDArray[Any] | Buffer
 _NO_DEVICE: AbstractContextManager[None] = nullcontext()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceSpec:
-    """A device that takes part. `index` is its ordinal; `fence_bytes` is how much its arena may hold.
-
-    `host` is the id that the host end of its copies has in the events. Each buffer starts on a multiple of `alignment`
-    bytes, or of the backend's own where that is larger.
-    """
-
-    id: str
-    topology_id: int
-    kind: Literal["gpu", "cpu", "npu"]
-    index: int | None
-    fence_bytes: int
-    host: str = "host"
-    uuid: str | None = None
-    pci: str | None = None
-    alignment: int = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostSpec:
-    """A role that host memory plays (`host:prefill`, `host:decode`, `host:bounce`), with an arena of its own."""
-
-    name: str
-    fence_bytes: int
-
-
-class _End(NamedTuple):
-    address: int
-    nbytes: int
-    dtype: np.dtype[Any]
-    name: str
 
 
 class Backend(ABC):
@@ -115,7 +80,7 @@ class Backend(ABC):
         for what, values in (("name", names), ("topology id", [spec.topology_id for spec in devices])):
             if len(set(values)) < len(values):
                 raise PlacementError(f"two devices or host roles share a {what}: {', '.join(map(str, values))}")
-        self._keys = _poison_keys(names)
+        self._keys = poison_keys(names)
         for device in devices:
             with self._select(device):
                 self._arenas[device.id] = self._map(device, poison_word(self._keys[device.id], request))
@@ -160,7 +125,7 @@ class Backend(ABC):
         if host_role not in self._hosts:
             raise PlacementError(f"no host role {host_role!r}; known: {', '.join(self._hosts) or 'none'}")
         self._open()
-        nbytes = _nbytes(name, shape, dtype)
+        nbytes = nbytes_of(name, shape, dtype)
         arena = self._arenas[host_role]
         offset = arena.allocate(name, nbytes, self.alignment)
         return self._placed(arena, None, name, shape, dtype, arena.address + offset, nbytes)
@@ -187,7 +152,7 @@ class Backend(ABC):
         spec = self._spec(device)
         self._owned(device, dst, "copy_h2d")
         source = self._host_end(spec, host)
-        _same_size("copy_h2d", source, _end(dst))
+        same_size("copy_h2d", source, end_of(dst))
         if dst.packing is None:
             self._hook(spec, "copy_h2d", self._h2d, source.address, dst.address, dst.nbytes)
         else:
@@ -199,7 +164,7 @@ class Backend(ABC):
         spec = self._spec(device)
         self._owned(device, src, "copy_d2h")
         target = self._host_end(spec, host, written=True)
-        _same_size("copy_d2h", _end(src), target)
+        same_size("copy_d2h", end_of(src), target)
         if src.packing is None:
             self._hook(spec, "copy_d2h", self._d2h, src.address, target.address, src.nbytes)
         else:
@@ -211,8 +176,8 @@ class Backend(ABC):
         here, there = self._spec(src_device), self._spec(dst_device)
         self._owned(src_device, src, "copy_p2p")
         self._owned(dst_device, dst, "copy_p2p")
-        _same_size("copy_p2p", _end(src), _end(dst))
-        if _overlap(src, dst):
+        same_size("copy_p2p", end_of(src), end_of(dst))
+        if overlap(src, dst):
             raise CopyError(f"copy_p2p: {src.name} and {dst.name} overlap on {src_device}")
         if src.packing is None and dst.packing is None:
             self._hook(here, "copy_p2p", self._p2p, there, src.address, dst.address, src.nbytes)
@@ -329,15 +294,15 @@ class Backend(ABC):
         if buffer.block.freed:
             raise CopyError(f"{op} on {device}: {buffer.name} was freed; allocate it again before it is used")
 
-    def _host_end(self, spec: DeviceSpec, host: Host, written: bool = False) -> _End:
+    def _host_end(self, spec: DeviceSpec, host: Host, written: bool = False) -> End:
         if isinstance(host, Buffer):
-            end = _end(host)
+            end = end_of(host)
         elif not isinstance(host, np.ndarray) or not host.flags.c_contiguous:
             raise CopyError("the host end of a copy is strided or no array; pass np.ascontiguousarray(it)")
         elif written and not host.flags.writeable:
             raise CopyError("the host end of a copy down is read-only; pass an array that may be written")
         else:
-            end = _End(host.__array_interface__["data"][0], host.nbytes, host.dtype, "the host array")
+            end = End(host.__array_interface__["data"][0], host.nbytes, host.dtype, "the host array")
         owner = self._find(end.address)
         if owner in self._specs or (owner is None and isinstance(host, Buffer)):
             where = owner or "no arena of this backend"
@@ -356,14 +321,14 @@ class Backend(ABC):
             check_positions(op, given["pos0"], arrays[0].shape[0], arrays[2].shape[0])
         if spec.distinct:
             for other in arrays[1:]:
-                if _overlap(arrays[0], other):
+                if overlap(arrays[0], other):
                     raise CopyError(f"{op}: the output {arrays[0].name} overlaps {other.name}")
         return values
 
     def _place(
         self, spec: DeviceSpec, name: str, shape: tuple[int, ...], dtype: DType, packing: Packing | None = None
     ) -> Buffer:
-        nbytes = _nbytes(name, shape, dtype) if packing is None else packing.packed.nbytes
+        nbytes = nbytes_of(name, shape, dtype) if packing is None else packing.packed.nbytes
         address = self._hook(spec, "alloc", self._alloc, name, nbytes)
         owner = self._find(address)
         if owner != spec.id:
@@ -462,38 +427,3 @@ class Backend(ABC):
         self, device: DeviceSpec, handle: object, op: str, arrays: tuple[Buffer, ...], scalars: tuple[int, ...]
     ) -> None:
         """Run an operation of `executor.ops`: arrays output first, scalars in the order of its table."""
-
-
-def _poison_keys(names: Sequence[str]) -> dict[str, str]:
-    keys: dict[str, str] = {}
-    words: set[int] = set()
-    for name in names:
-        key = name
-        while poison_word(key, 0) in words:  # 20 bits can collide, and then two memories would look alike
-            key += "'"
-        words.add(poison_word(key, 0))
-        keys[name] = key
-    return keys
-
-
-def _nbytes(name: str, shape: tuple[int, ...], dtype: str) -> int:
-    if dtype not in NUMPY_DTYPES:
-        raise CopyError(f"{name}: {dtype} is no type of the executor; known: {', '.join(NUMPY_DTYPES)}")
-    if not shape or min(shape) < 1:
-        raise CopyError(f"{name}: shape {shape}; every extent must be 1 or more")
-    return prod(shape) * NUMPY_DTYPES[dtype].itemsize
-
-
-def _end(buffer: Buffer) -> _End:
-    return _End(buffer.address, buffer.nbytes, NUMPY_DTYPES[buffer.dtype], buffer.name)
-
-
-def _overlap(one: Buffer, other: Buffer) -> bool:
-    return one.address < other.address + other.held_bytes and other.address < one.address + one.held_bytes
-
-
-def _same_size(op: str, src: _End, dst: _End) -> None:
-    if src.nbytes != dst.nbytes:
-        raise CopyError(f"{op}: {src.name} holds {src.nbytes:,} B and {dst.name} {dst.nbytes:,} B; they must be equal")
-    if src.dtype != dst.dtype:
-        raise CopyError(f"{op}: {src.name} is {src.dtype} and {dst.name} {dst.dtype}; they must be equal")

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor.hands import Hands
+from scenarios.elsewhere_hands import AllOnOneDevice, CacheElsewhere, PrivateCopy, Theatre, WeightsFromFile
 from scenarios.faulty_hands import (
-    AllOnOneDevice,
     AnotherBody,
-    CacheElsewhere,
     CopyBack,
     HandoffDeleted,
     KeysForValues,
@@ -23,13 +22,10 @@ from scenarios.faulty_hands import (
     OneCopyTooMany,
     OneDispatchElsewhere,
     OnePositionShort,
-    PrivateCopy,
     Stale,
     StaleCache,
     StrayRead,
-    Theatre,
     UnlistedAllocation,
-    WeightsFromFile,
     WeightsMissing,
     WrongLayer,
 )
