@@ -5,7 +5,7 @@ The runner adds what the executor cannot know: `plan_id`, `text`, `text_hex`, `l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ class RunFacts:
     """One request. Bytes are the ledger's; `observed` is the witness's, None when no witness looked.
 
     `cache_written` is what the witness saw decode write into its own cache, bytes of positions P and later.
+    `driver_seen` is what the driver's witness saw, (bytes, copies) by leg, of the devices `far` whose memory no other
+    witness can look at; None when it did not look. `driver` is its account in full.
     `waybill` and `edges` are rows of the contract, still without the witness's figures. `stray` is None when the
     request was not isolated, `arrivals` when nobody looked. `logits_top1_bits`: one f32 pattern a pass with logits.
     """
@@ -60,6 +62,9 @@ class RunFacts:
     rates: Mapping[str, float | None]
     settings: Mapping[str, Any]
     path: str = "dispatch"
+    driver_seen: Mapping[LegKey, tuple[int, int]] | None = None
+    far: frozenset[str] = frozenset()
+    driver: Mapping[str, Any] | None = None
 
 
 def run_document(facts: RunFacts, *, plan_id: str | None = None) -> dict[str, Any]:
@@ -92,6 +97,7 @@ def run_document(facts: RunFacts, *, plan_id: str | None = None) -> dict[str, An
         "stray": None if facts.stray is None else _stray(facts.stray),
         "rates": dict(facts.rates),
         "settings": dict(facts.settings),
+        **({} if facts.driver is None else {"driver": dict(facts.driver)}),
     }
 
 
@@ -110,33 +116,65 @@ def _stray(report: StrayReport) -> dict[str, Any]:
 def witnessed_rows(facts: RunFacts) -> list[dict[str, Any]]:
     """The ledger's rows with the witness's bytes beside each leg and, from the leg that arrives, beside the row.
 
-    What the witness saw arrive although no copy was counted is a row of its own, with 0 bytes and copies.
+    What a witness saw although no copy was counted is a row of its own, with 0 bytes and copies.
     """
-    seen = dict(facts.observed or {})
-    rows = [_witnessed(row, seen, facts.observed is not None) for row in facts.waybill]
-    for (phase, tensor, src, dst, leg_src, leg_dst), nbytes in seen.items():
-        if nbytes:
-            kinds = facts.device_kinds
-            leg = {"src": leg_src, "dst": leg_dst, "kind": leg_kind(kinds, leg_src, leg_dst), "link": None}
-            legs = [leg | {"bytes": 0, "copies": 0} | _figures(nbytes)]
-            row = {"phase": phase, "tensor": tensor, "src": src, "dst": dst, "kind": row_kind(kinds, src, dst)}
-            rows.append(row | {"legs": legs, "payload_bytes": 0, "bytes": 0, "copies": 0} | _figures(nbytes))
+    seen = _Seen(facts)
+    rows = [seen.row(row) for row in facts.waybill]
+    kinds = facts.device_kinds
+    for (phase, tensor, src, dst, leg_src, leg_dst), figures in seen.left():
+        leg = {"src": leg_src, "dst": leg_dst, "kind": leg_kind(kinds, leg_src, leg_dst), "link": None}
+        row: dict[str, Any] = {"phase": phase, "tensor": tensor, "src": src, "dst": dst}
+        row |= {
+            "kind": row_kind(kinds, src, dst),
+            "legs": [leg | {"bytes": 0, "copies": 0} | figures],
+            "payload_bytes": 0,
+            "bytes": 0,
+            "copies": 0,
+        }
+        rows.append(row | figures)
     return rows
 
 
-def _witnessed(row: Mapping[str, Any], seen: dict[LegKey, int], looked: bool) -> dict[str, Any]:
-    """One row; takes what it uses out of `seen`."""
-    legs, arrived = [], None
-    for leg in row["legs"]:
-        key = (row["phase"], row["tensor"], row["src"], row["dst"], leg["src"], leg["dst"])
-        covered = looked and row["phase"] in _WITNESSED_PHASES
-        nbytes = seen.pop(key, 0) if covered else None
-        legs.append(leg | _figures(nbytes))
-        if leg["dst"] == row["dst"]:
-            arrived = nbytes
-    return {**row, "legs": legs} | _figures(arrived)
+class _Seen:
+    """What the witnesses saw, taken leg by leg: the driver's own for legs that end on a device out of reach."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        self._far = facts.far
+        self._arrived = None if facts.observed is None else dict(facts.observed)
+        self._driver = None if facts.driver_seen is None else dict(facts.driver_seen)
+
+    def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """One row of the ledger with what was seen of it."""
+        legs, arrived = [], _figures(None)
+        for leg in row["legs"]:
+            figures = self._leg((row["phase"], row["tensor"], row["src"], row["dst"], leg["src"], leg["dst"]))
+            legs.append(leg | figures)
+            if leg["dst"] == row["dst"]:
+                arrived = figures
+        return {**row, "legs": legs} | arrived
+
+    def _leg(self, key: LegKey) -> dict[str, Any]:
+        phase, (src, dst) = key[0], key[4:]
+        if self._driver is not None and {src, dst} & self._far:
+            return _by_driver(self._driver.pop(key, (0, 0)))
+        if self._arrived is not None and phase in _WITNESSED_PHASES and dst not in self._far:
+            return _figures(self._arrived.pop(key, 0))
+        return _figures(None)
+
+    def left(self) -> Iterator[tuple[LegKey, dict[str, Any]]]:
+        """What was seen and belongs to no row."""
+        driver = self._driver or {}
+        for key, nbytes in (self._arrived or {}).items():
+            if nbytes and key not in driver and not (self._driver is not None and set(key[4:]) & self._far):
+                yield key, _figures(nbytes)
+        for key, figures in driver.items():
+            yield key, _by_driver(figures)
 
 
 def _figures(nbytes: int | None) -> dict[str, Any]:
-    """A witness's figures; it cannot see repeats, so it counts no copies."""
+    """The arrival witness's figures; it cannot see repeats, so it counts no copies."""
     return {"observed_bytes": nbytes, "observed_copies": None, "witness": "none" if nbytes is None else "arrival"}
+
+
+def _by_driver(figures: tuple[int, int]) -> dict[str, Any]:
+    return {"observed_bytes": figures[0], "observed_copies": figures[1], "witness": "cupti"}

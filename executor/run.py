@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from executor.check_orders import check_orders
 from executor.device import Backend
@@ -22,7 +22,7 @@ from executor.packed.layout import LAYOUT
 from executor.recorder import Recorder
 from executor.stretch import Stretch
 from executor.weights import Weights
-from executor.witnessing import Lookout
+from executor.witnessing import Lookout, SeenByDriver, out_of_reach
 from fleet.errors import DescriptionError
 from fleet.workload import Sampling
 from planner.orders import Orders, Step
@@ -104,12 +104,13 @@ class Executor:
         self.hands.attach(self.machine, weights, self._hear)
         self.machine.backend.listener = self.hands.hear
         physical = {entry["device"]: entry for entry in self.machine.backend.physical_devices()}
+        on_device = self.machine.backend.tier == "on-device"
         self._places = [
             Place(
                 id=d.id,
                 kind=d.kind,
                 topology_id=d.topology_id,
-                ordinal=d.index,
+                ordinal=physical.get(d.id, {}).get("ordinal", d.index) if on_device else d.index,
                 uuid=physical.get(d.id, {}).get("uuid"),
             )
             for d in orders.devices
@@ -158,7 +159,27 @@ class Executor:
         if self._lookout is not None:
             self._open_all()
             self._lookout.after_decode(self._recorder.passes["decode"])
+        self._end_trace()
         return self._facts()
+
+    def _begin_trace(self) -> None:
+        """Where the driver keeps an account, and witnesses are asked for, it begins now."""
+        backend = self.machine.backend
+        self._sight: Any = None
+        self._unseen: str | None = None
+        if "arrival" in self._observers and isinstance(backend, SeenByDriver):
+            self._unseen = backend.begin_trace()
+
+    def _end_trace(self) -> None:
+        if "arrival" in self._observers and isinstance(self.machine.backend, SeenByDriver):
+            self._sight = self.machine.backend.end_trace()
+
+    def _driver(self) -> dict[str, Any] | None:
+        backend = self.machine.backend
+        if not isinstance(backend, SeenByDriver):
+            return None
+        seen = {"witness": "none", "why_not": self._unseen} if self._sight is None else self._sight.document()
+        return backend.report() | seen
 
     def _open_all(self) -> None:
         if self._guard is not None:
@@ -188,6 +209,7 @@ class Executor:
         if self._memory == "zeroed":
             for arena in self.machine.backend.arenas().values():
                 arena.fill(0)
+        self._begin_trace()
         self._lookout = Lookout(self.machine) if "arrival" in self._observers else None
         if self._lookout is not None:
             self._lookout.before(zeroed=self._memory == "zeroed")
@@ -360,6 +382,9 @@ class Executor:
                 **_choice(work.sampling),
             },
             path=self.path,
+            driver_seen=None if self._sight is None else dict(self._sight.seen),
+            far=out_of_reach(self.machine),
+            driver=self._driver(),
         )
 
 

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol, runtime_checkable
+
 import numpy as np
 
 from executor.buffer import Buffer
 from executor.machine import Machine
 from executor.observers.arrival import ArrivalWitness
 from planner.orders import Step
+
+
+@runtime_checkable
+class SeenByDriver(Protocol):
+    """A backend whose driver keeps an account of its own: of every copy, whoever asked for it."""
+
+    def begin_trace(self) -> str | None:
+        """Start to look; one sentence where nobody can."""
+
+    def end_trace(self) -> Any:
+        """What the driver saw (`executor.cuda.witness.DriverSight`); None when nobody looked."""
+
+    def report(self) -> dict[str, Any]:
+        """Versions, settings, peers, and the device that was current at each dispatch."""
+
+
+def out_of_reach(machine: Machine) -> frozenset[str]:
+    """Devices whose memory this process cannot look at in place: what arrives there, their driver has to tell."""
+    return frozenset(name for name, arena in machine.backend.arenas().items() if not arena.addressable)
 
 
 class Lookout:
@@ -19,11 +40,12 @@ class Lookout:
         self._words: dict[tuple[str, str], int] = {}
         self._marks: dict[str, int] = {}
         self._steps = [step for step in machine.orders.steps if step.op == "handoff"]
+        self._far = out_of_reach(machine)
 
     def before(self, zeroed: bool) -> None:
         """Mark destinations in the arena of their source; watch the bounce buffer. Zeroed memory stays zero."""
         for step in self._steps:
-            if step.mode == "local" and not zeroed:
+            if step.mode == "local" and not zeroed and step.dst not in self._far:
                 target = self._target(step)
                 mark = self.witness.mark_of(self._machine.backend.arenas()[step.dst].poison)
                 target.put(np.full(target.shape, mark, np.uint32))
@@ -35,7 +57,8 @@ class Lookout:
     def after_stage(self) -> None:
         """Count what arrived of the weights, device by device."""
         orders = self._machine.orders
-        for device in dict.fromkeys(step.dst for step in orders.steps if step.op == "stage"):
+        staged = dict.fromkeys(step.dst for step in orders.steps if step.op == "stage")
+        for device in (name for name in staged if name not in self._far):
             host = orders.device(device).host
             buffers = self._machine.buffers[device]
             weights = [buffer for name, buffer in buffers.items() if name.startswith("weights/")]
@@ -53,6 +76,8 @@ class Lookout:
             src, dst = self._machine.host_of(step.src), self._machine.host_of(step.dst)
             leg_src = self._machine.orders.device(step.dst).host if step.mode == "staged" else src
             word = self._words.get((step.dst, _cache_name(step)), self._machine.backend.arenas()[step.dst].poison)
+            if step.dst in self._far:
+                continue
             self.witness.count(("handoff", step.tensor, src, dst, leg_src, dst), [self._target(step).wire()], word)
             poison = self._machine.backend.arenas()[step.dst].poison
             self._watch_padding("handoff", src, dst, [self._target(step)], poison)

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
-from executor.cuda.driver import Driver, faults
+from executor.cuda.driver import Driver, DriverError, faults
 from executor.cuda.kernels import Kernels
 from executor.cuda.source import SOURCE
 from fleet.errors import BackendError
@@ -39,10 +39,16 @@ class Lane:
         """A lane on the device that is selected."""
         scratch = driver.pinned(SCRATCH_BYTES + _FAULT_BYTES)
         ctypes.memset(scratch + SCRATCH_BYTES, 0, _FAULT_BYTES)
-        return cls(
-            device=device, ordinal=ordinal, driver=driver, stream=driver.stream(), event=driver.event(),
-            scratch=scratch, fault=scratch + SCRATCH_BYTES,
-        )  # fmt: skip
+        stream = None
+        try:
+            stream = driver.stream()
+            event = driver.event()
+        except DriverError:
+            driver.free_pinned(scratch)
+            if stream is not None:
+                driver.end_stream(stream)
+            raise
+        return cls(device, ordinal, driver, stream, event, scratch, scratch + SCRATCH_BYTES)
 
     def close(self) -> None:
         """Give stream, event and pinned memory back."""
