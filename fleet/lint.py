@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+from fleet.errors import Fault
 from fleet.laws import total_capacity
 from fleet.machine import Fleet, Link, Quantity
 from fleet.units import MAX_FIGURE, format_bytes, format_rate, format_seconds, parse_bytes, parse_rate
@@ -96,15 +97,35 @@ def _capacities(fleet: Fleet) -> list[str]:
 
 
 def _rates(fleet: Fleet, arches: Mapping[str, str | None]) -> list[str]:
+    return [words for _, words in _impossible(fleet, arches)]
+
+
+def rate_faults(fleet: Fleet) -> list[Fault]:
+    """The links that declare more than their kind carries one way, as faults: what a strict reading refuses."""
+    faults = []
+    for link, words in _impossible(fleet, {device.id: device.arch for device in fleet.devices}):
+        source, _, line = link.where.rpartition(":")
+        known = line.isdecimal()
+        faults.append(
+            Fault(
+                source=source if known else fleet.source or fleet.name, field="links", message=words,
+                line=int(line) if known else 0, column=1 if known else 0,
+            )
+        )  # fmt: skip
+    return faults
+
+
+def _impossible(fleet: Fleet, arches: Mapping[str, str | None]) -> list[tuple[Link, str]]:
     told = []
     for link in fleet.links:
         bound = _physical_rate(link, arches)
         rate = link.bandwidth.value
         if bound is not None and rate is not None and rate > bound:
-            told.append(
+            words = (
                 f"{link.src} -> {link.dst} ({link.kind}): {format_rate(rate)} is above the {format_rate(bound)} of its "
                 "kind in one direction: it looks like a both-directions figure"
             )
+            told.append((link, words))
     return told
 
 

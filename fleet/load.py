@@ -16,7 +16,7 @@ from fleet.compose import Composed, compose
 from fleet.digest import fleet_digest
 from fleet.errors import DescriptionError, Fault
 from fleet.laws import numbered, slice_faults
-from fleet.lint import warnings_of
+from fleet.lint import rate_faults, warnings_of
 from fleet.machine import Budget, Device, Fleet
 from fleet.references import check
 from fleet.render import NATIVE_NAMES, is_document, native_form
@@ -31,13 +31,22 @@ __all__ = ["NO_RUNTIME", "load_fleet"]
 _NATIVE = re.compile(r"""^[\s{]*["']?schema["']?\s*:\s*["']?kvwaybill/""", re.M)
 
 
-def load_fleet(path_or_catalog_name: str, *, text: str | None = None, sku: str | None = None) -> Fleet:
+def load_fleet(
+    path_or_catalog_name: str, *, text: str | None = None, sku: str | None = None, strict: bool = False
+) -> Fleet:
     """The fleet of a file, of a shipped name, of `-` (standard input), or of `text` when that is given.
 
-    A text of a format of `fleet.readers` is recognised by content; `sku` names the card that it leaves out. Raises
-    DescriptionError holding every fault found.
+    A text of a format of `fleet.readers` is recognised by content; `sku` names the card that it leaves out. `strict`
+    takes a rate that no link of its kind carries for a fault, not for a warning. Raises DescriptionError holding every
+    fault found.
     """
-    name = path_or_catalog_name
+    fleet = _loaded(path_or_catalog_name, text, sku)
+    if strict:
+        _stop(rate_faults(fleet))
+    return fleet
+
+
+def _loaded(name: str, text: str | None, sku: str | None) -> Fleet:
     shown = printable(name, 200)
     if text is None:
         text, shown = find_text(name)

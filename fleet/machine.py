@@ -188,7 +188,7 @@ class Fleet:
     source: str = ""
     digest: str = ""
     warnings: tuple[str, ...] = ()
-    format: str = ""
+    format: str = field(default="", compare=False)
     """Name of the foreign format that it was read from; empty for a fleet file."""
     switches: tuple[Switch, ...] = ()
     nics: tuple[Nic, ...] = ()

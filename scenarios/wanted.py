@@ -38,6 +38,7 @@ class Wanted:
     fleet: str
     sku: str | None = None
     assume_host_return: bool | None = None
+    strict: bool | None = None
     model: str | None = None
     tokenizer: str | None = None
     prompt: str | None = None
@@ -107,7 +108,7 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
     fleet: Fleet | None = None
     model: Model | None = None
     try:
-        fleet = load_fleet(wanted.fleet, text=fleet_text, sku=wanted.sku)
+        fleet = load_fleet(wanted.fleet, text=fleet_text, sku=wanted.sku, strict=bool(wanted.strict))
         if wanted.assume_host_return:
             fleet = _with_host_return(fleet)
     except DescriptionError as error:

@@ -157,18 +157,22 @@ def _slot(gpu: Gpu, card: Sku | None, source: str) -> list[Link]:
     rate = gpu.rate if gpu.rate != UNKNOWN or card is None else card.slot
     place = device_id(gpu.index)
     where = f"{source}:{gpu.line}"
+    latency = UNKNOWN if card is None else card.latencies.get("pcie", UNKNOWN)
     return [
-        Link(src=HOST, dst=place, kind="pcie", bandwidth=rate, where=where),
-        Link(src=place, dst=HOST, kind="pcie", bandwidth=rate, where=where),
+        Link(src=src, dst=dst, kind="pcie", bandwidth=rate, latency=latency, where=where)
+        for src, dst in ((HOST, place), (place, HOST))
     ]
 
 
 def _both_ways(pair: Pair, card: Sku | None, source: str) -> list[Link]:
     rate = pair.bandwidth if pair.bandwidth != UNKNOWN else _rate(pair, card)
     back = pair.peer if pair.peer_back is None else pair.peer_back
+    # The latency of a card's slot is that of a copy to its host, not of one to another card.
+    known = card is not None and pair.rated and (pair.kind != "pcie" or HOST in (pair.a, pair.b))
+    latency = card.latencies.get(pair.kind, UNKNOWN) if card is not None and known else UNKNOWN
     return [
         Link(
-            src=src, dst=dst, kind=pair.kind, count=pair.count, bandwidth=rate, peer_access=peer,
+            src=src, dst=dst, kind=pair.kind, count=pair.count, bandwidth=rate, latency=latency, peer_access=peer,
             where=f"{source}:{pair.line}",
         )
         for src, dst, peer in ((pair.a, pair.b, pair.peer), (pair.b, pair.a, back))

@@ -21,7 +21,8 @@ from fleet.yaml_source import nearest, parse_text, printable
 class Sku:
     """A card of the catalog. `lanes` is bytes per second of one lane, one direction, by kind of link.
 
-    `slot` is the rate of its whole PCIe slot, one direction. UNKNOWN where nothing is shipped.
+    `slot` is the rate of its whole PCIe slot, one direction; `latencies` the latency of a copy by kind of link, in
+    picoseconds. UNKNOWN where nothing is shipped.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Sku:
     runtime: Quantity | None
     lanes: dict[str, Quantity]
     slot: Quantity
+    latencies: dict[str, Quantity]
 
 
 def find_sku(name: str) -> Sku:
@@ -77,6 +79,7 @@ def _sku(name: str) -> Sku:
         runtime=None if row.runtime is None else _spec(row.runtime),
         lanes={kind: _spec(port.bandwidth) for kind, port in ports.items() if kind != "pcie"},
         slot=_spec(ports["pcie"].bandwidth) if "pcie" in ports else UNKNOWN,
+        latencies={kind: _spec(port.latency) for kind, port in ports.items()},
     )
 
 

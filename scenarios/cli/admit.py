@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         fleet: opt.FleetOption = None,
         sku: opt.SkuOption = None,
         assume_host_return: opt.HostReturnOption = False,
+        strict: opt.StrictOption = False,
         model: opt.ModelOption = None,
         tokenizer: opt.TokenizerOption = None,
         prompt: opt.PromptOption = None,
@@ -63,7 +64,7 @@ def register(app: typer.Typer) -> None:
             refuse_other_kinds(path, ("fleet",), "--fleet takes a fleet")
         opt.check_parallel(tp)
         words = opt.given(
-            sku=sku, assume_host_return=assume_host_return or None,
+            sku=sku, assume_host_return=assume_host_return or None, strict=strict or None,
             model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
             decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size),

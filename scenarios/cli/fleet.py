@@ -12,6 +12,7 @@ from scenarios.cli import fleet_import, fleet_show
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
 from scenarios.cli.kinds import refuse_other_kinds
+from scenarios.cli.options import StrictOption
 
 if TYPE_CHECKING:
     from fleet.errors import Fault
@@ -28,7 +29,9 @@ def register(app: typer.Typer) -> None:
     fleet_show.register(group)
 
     @command(group, "check")
-    def check(console: Console, fleet: FleetArgument, output: FormatOption = Format.text) -> int:
+    def check(
+        console: Console, fleet: FleetArgument, strict: StrictOption = False, output: FormatOption = Format.text
+    ) -> int:
         """Check a fleet file; every fault is told at once. 0 valid, 2 faulty."""
         from fleet.load import load_fleet
         from scenarios.limits import fleet_limits
@@ -36,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
         refuse_other_kinds(fleet, ("fleet",), "fleet check takes a fleet")
         try:
-            loaded = load_fleet(fleet)
+            loaded = load_fleet(fleet, strict=strict)
         except DescriptionError as error:
             if output is Format.json:
                 console.document(_checked("faulty", faults=[_fault(fault) for fault in error.faults], warnings=[]))

@@ -18,6 +18,9 @@ SkuOption = Annotated[
     str | None,
     typer.Option("--sku", metavar="S", help="The card of a fleet that names none, e.g. a topology matrix."),
 ]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse a fleet with a link faster than its kind, in place of a warning.")
+]
 HostReturnOption = Annotated[
     bool,
     typer.Option(
@@ -117,6 +120,25 @@ ThreadsOption = Annotated[
     int, typer.Option("--threads", metavar="N", help="Threads that share a matmul, same bits. Layout packed16.")
 ]
 BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it (kvwaybill backends).")]
+
+
+ASKED: dict[str, Any] = {
+    "fleet": OneFleet,
+    "assume_host_return": HostReturnOption,
+    "model": ModelOption,
+    "tokenizer": TokenizerOption,
+    "prompt": PromptOption,
+    "steps": StepsOption,
+    "prefill": PrefillOption,
+    "decode": DecodeOption,
+    "attention": AttentionOption,
+    "kv_extent": ExtentOption,
+    "layout": LayoutOption,
+    "temperature": TemperatureOption,
+    "top_p": TopPOption,
+    "seed": SeedOption,
+}
+"""What `run` and `prove` take in place of what a scenario says."""
 
 
 def extent_of(kv_extent: str | None, block_size: int | None) -> str | None:
