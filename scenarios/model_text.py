@@ -8,6 +8,7 @@ from fleet.errors import DescriptionError, Fault
 from fleet.model import DTYPE_BYTES, Model
 from fleet.units import format_bytes
 from scenarios.limits import model_limits
+from scenarios.read_text import read_document, read_lines
 from scenarios.table import Paint, Table, safe
 from scenarios.words import joined, limits_block, listing
 
@@ -64,6 +65,7 @@ def model_document(model: Model, contexts: list[int], kv_dtype: str | None) -> D
             "bytes_per_block": None if per_token is None else per_token * BLOCK_TOKENS,
             "state_bytes_per_sequence": 0 if known else None,
         },
+        "read": read_document(model),
         "unknown": list(model.unknown),
         "limits": model_limits(),
     }
@@ -76,7 +78,7 @@ def model_text(document: Document, *, color: bool = False, width: int | None = N
     head = [safe(f"{document['name']}  {document['family']}, read as {document['format']}")]
     if document["unknown"]:
         told = listing("Unverified: nothing of it is priced", document["unknown"], paint)
-        return joined([head, told, limits_block(document, paint)])
+        return joined([head, told, read_lines(document, paint), limits_block(document, paint)])
     table = Table("Model", "")
     layers = ", ".join(f"{layer['count']} {layer['kind']}" for layer in document["layers"])
     table.add("parameters", f"{document['parameters']:,}")
@@ -86,4 +88,4 @@ def model_text(document: Document, *, color: bool = False, width: int | None = N
     table.add("KV of a block", f"{format_bytes(kv['bytes_per_block'])}, {kv['block_tokens']} tokens")
     for context, held in kv["by_context"].items():
         table.add(f"KV of {int(context):,} tokens", format_bytes(held["full"]))
-    return joined([head, table.lines(paint), limits_block(document, paint)])
+    return joined([head, table.lines(paint), read_lines(document, paint), limits_block(document, paint)])

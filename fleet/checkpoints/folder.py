@@ -19,7 +19,7 @@ from fleet.checkpoints.stored import Stored, StoredTensor
 from fleet.checkpoints.stored_model import read_weights, role_of, specs, unpriced
 from fleet.checkpoints.weight_files import MAX_FILES, inside
 from fleet.errors import DescriptionError, Fault
-from fleet.model import Model, TensorSpec
+from fleet.model import PRICED_DTYPES, Model, TensorSpec
 
 _MAX_ENTRIES = 1 << 16
 _OF_WEIGHTS = ("weights: ", "the weights are ", "weights of type ")
@@ -123,7 +123,11 @@ def joined(model: Model, stored: Stored) -> Model:
         told = tuple(f"config and files disagree: {word}" for word in words)
         return replace(base, tensors=specs(stored), weights_compared=True, read=read, unknown=(*base.unknown, *told))
     table = _read_table(model, stored, found)
-    return replace(base, tensors=table, weights_compared=True, read=read, warnings=(*base.warnings, *words))
+    dtypes = {spec.dtype for spec in table}
+    dtype = dtypes.pop() if found.types and len(dtypes) == 1 and dtypes <= set(PRICED_DTYPES) else model.weights_dtype
+    return replace(
+        base, tensors=table, weights_dtype=dtype, weights_compared=True, read=read, warnings=(*base.warnings, *words)
+    )
 
 
 def _without_absent_mtp(found: Agreement, model: Model) -> Agreement:

@@ -143,7 +143,7 @@ def test_another_type_than_the_config_says_is_priced_as_read_and_told(tmp_path):
     plain = computed(CONFIG).weights_bytes
     assert model.unknown == ()
     assert model.weights_bytes == 2 * plain
-    assert {t.dtype for t in model.tensors} == {"fp32"}
+    assert {t.dtype for t in model.tensors} == {model.weights_dtype} == {"fp32"}
     assert any(f"{plain:,} B computed from the config, {2 * plain:,} B read" in word for word in model.warnings)
     assert model.read.differences == model.warnings[-len(model.read.differences) :]
 
