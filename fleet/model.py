@@ -20,7 +20,8 @@ PRICED_DTYPES = ("bf16", "fp16", "fp32", "fp8")
 """The names of `--weights-dtype` and `--kv-dtype` in an admission."""
 
 Role = Literal[
-    "embedding", "norm", "projection", "classifier", "bias", "router", "buffer", "scale", "vision", "unread"
+    "embedding", "norm", "projection", "classifier", "bias", "router", "recurrent", "buffer", "scale", "vision",
+    "unread",
 ]  # fmt: skip
 
 
@@ -154,8 +155,23 @@ class Model:
 
     @property
     def computed_weights_bytes(self) -> int | None:
-        """The same sum whether or not it was ever compared with a published total; None when not understood."""
-        return sum(t.nbytes for t in self.tensors if t.role != "unread") if self.tensors else None
+        """The same sum whether or not it was ever compared with a published total; None when not understood.
+
+        Of unquantised weights the buffers are left out, as the library's counts leave them out: see `buffer_bytes`.
+        """
+        if not self.tensors:
+            return None
+        apart = ("unread",) if self.quantisation else ("unread", "buffer")
+        return sum(t.nbytes for t in self.tensors if t.role not in apart)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of router correction biases and the like, which a library keeps as buffers beside its parameters."""
+        return sum(t.nbytes for t in self.tensors if t.role == "buffer")
+
+    def bytes_if(self, width: int) -> int:
+        """Bytes of all parameters, buffers left out, at `width` bytes each: an unquantised checkpoint."""
+        return width * sum(t.n_parameters for t in self.tensors if t.role not in ("unread", "buffer"))
 
     @property
     def vision_parameters(self) -> int:

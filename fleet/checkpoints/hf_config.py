@@ -1,37 +1,23 @@
-"""Hugging Face `config.json`: enough of it to admit a dense Llama-like decoder, and words for everything else.
+"""Hugging Face `config.json`: opened, parsed and refused here; what it says of a model is understood in `fleet.models`.
 
-Three answers. A family of `hf_families` whose every field is understood gives a priced model. A decoder that is not
-understood gives a model with `unknown` words: nothing about it is priced, least of all as a Llama. A file that is
-wrong, or no decoder language model, is refused with all its faults.
+Three answers. A family of `fleet.models.families` whose every field is understood gives a priced model. A decoder that
+is not understood gives a model with `unknown` words: nothing about it is priced, least of all as a Llama. A file that
+is wrong, or no decoder language model, is refused with all its faults.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
-from dataclasses import replace
 from typing import Any, BinaryIO
 
-from fleet.checkpoints.hf_families import FAMILIES, NOT_DECODERS, Family, Shape, tensor_table
-from fleet.checkpoints.hf_fields import Fields
+from fleet.checkpoints.hf_kinds import NOT_DECODERS
 from fleet.checkpoints.json_text import MAX_BYTES, parse_object, shorten
 from fleet.checkpoints.source import model_name, open_regular, read_exactly, shown
 from fleet.errors import DescriptionError
 from fleet.model import Model
-
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-
-# Fields of families that are not the dense decoder assumed here. A false, zero or empty value is harmless.
-_FOREIGN = re.compile(
-    r"expert|moe|router|lora|mamba|ssm|conv_|conv1d|linear_(attn|key|value|num)|index_(topk|head|n)|indexer|nextn|mtp"
-    r"|vision|audio|text_config|cross_attention|hybrid|block_configs|attention_chunk|no_rope_layer|kv_shared|share_"
-    r"|global_(head|key|num)|num_global|n_heads_in_group|attn_layer|expert_layer|recurrent|rwkv|altup|laurel|per_layer"
-    r"|multi_query|parallel_attn|v_head_dim|value_head_dim|qk_rope|qk_nope|compress|quantiz|sparse_attention|num_kv_heads"
-)
-_HANDLED = {"quantization_config", "output_router_logits"}
-_TOLD_FIELDS = 8
+from fleet.models.understand import understand
 
 _TASK_HEADS = (
     "ForSequenceClassification",
@@ -43,6 +29,7 @@ _TASK_HEADS = (
     "ForReward",
 )
 _WANTED = "give the config.json of a decoder language model"
+_QUANT_FILE = "hf_quant_config.json"
 
 
 def read_config(handle: BinaryIO, size: int, path: str) -> Model:
@@ -52,8 +39,21 @@ def read_config(handle: BinaryIO, size: int, path: str) -> Model:
     folder, base = os.path.split(os.path.abspath(path))
     is_usual = base == "config.json"
     name = shown(os.path.basename(folder)) if is_usual else model_name(path)
-    beside = is_usual and os.path.exists(os.path.join(folder, "hf_quant_config.json"))
-    return _understand(read_exactly(handle, size, path), path, name, quantised_beside=beside)
+    beside = _quantisation_beside(folder) if is_usual else None
+    return _understand(read_exactly(handle, size, path), path, name, beside)
+
+
+def _quantisation_beside(folder: str) -> tuple[bytes, dict[str, Any]] | None:
+    """The `hf_quant_config.json` of a folder: its bytes, which count in the digest, and the object in it."""
+    path = os.path.join(folder, _QUANT_FILE)
+    if not os.path.exists(path):
+        return None
+    handle, size = open_regular(path)
+    with handle:
+        if size > MAX_BYTES:
+            raise DescriptionError.at(shown(path), "", f"is larger than {MAX_BYTES:,} bytes: no config")
+        data = read_exactly(handle, size, path)
+    return data, parse_object(data, shown(path))[0]
 
 
 def read_config_folder(folder: str) -> Model:
@@ -75,113 +75,15 @@ def read_config_folder(folder: str) -> Model:
 
 def read_config_stream() -> Model:
     """The model of a `config.json` on standard input."""
-    return _understand(sys.stdin.buffer.read(MAX_BYTES + 1), "-", "stdin", quantised_beside=False)
+    return _understand(sys.stdin.buffer.read(MAX_BYTES + 1), "-", "stdin", None)
 
 
-def _understand(data: bytes, path: str, name: str, *, quantised_beside: bool) -> Model:
+def _understand(data: bytes, path: str, name: str, beside: tuple[bytes, dict[str, Any]] | None) -> Model:
     told = shown(path)
     document, text = parse_object(data, told)
     _refuse_other_files(document, told)
-    model_type = document["model_type"]
-    digest = hashlib.sha256(data).hexdigest()
-    unknown = _unknown_words(document, quantised_beside)
-    family = FAMILIES.get(model_type)
-    if family is None:
-        kind = shorten(model_type)
-        words = (f"family {kind} is not understood: KV and weights are not priced", *unknown)
-        return _unpriced(name, kind, path, digest, words)
-    fields = Fields(document, text, told)
-    model = _dense(fields, family, _unpriced(name, model_type, path, digest, ()), unknown)
-    fields.raise_faults()
-    return model
-
-
-def _dense(fields: Fields, family: Family, model: Model, unknown: list[str]) -> Model:
-    """`model` filled in for a listed family; the result is void when `fields` has collected a fault."""
-    sizes = fields.sizes()
-    tied = fields.flag("tie_word_embeddings", family.tied)
-    attention_bias = fields.flag("attention_bias", family.qkv_bias is True)
-    mlp_bias = fields.flag("mlp_bias", False)
-    rope_theta, norm_eps = fields.rope_theta(), fields.positive("rms_norm_eps", 1e-5)
-    fields.check_architecture(family, FAMILIES)
-    dtype = fields.dtype()
-    weights_dtype = _DTYPES.get(dtype or "bfloat16", "bf16")
-    words = unknown + fields.window_words(family, model.family)
-    words += _family_words(family, model.family, fields.architecture(), attention_bias, mlp_bias)
-    if dtype is not None and dtype not in _DTYPES:
-        words.append(f"weights of type {shorten(dtype)} are not understood")
-    shape = _shape(sizes, family, tied, attention_bias, mlp_bias)
-    return replace(
-        _with_sizes(model, sizes),
-        shared_classifier=tied,
-        tensors=() if words or fields.faults else tensor_table(shape, weights_dtype),
-        weights_dtype=weights_dtype,
-        kv_dtype=weights_dtype,
-        rope_theta=rope_theta,
-        norm_eps=norm_eps,
-        unknown=tuple(words),
-        warnings=() if dtype else ("the config names no dtype: bf16 is assumed",),
-    )
-
-
-def _shape(sizes: dict[str, int], family: Family, tied: bool, attention_bias: bool, mlp_bias: bool) -> Shape:
-    return Shape(
-        dim=sizes["hidden_size"],
-        hidden_dim=sizes["intermediate_size"],
-        n_layers=sizes["num_hidden_layers"],
-        q=sizes["num_attention_heads"] * sizes["head_dim"],
-        kv=sizes["num_key_value_heads"] * sizes["head_dim"],
-        head_dim=sizes["head_dim"],
-        vocab_size=sizes["vocab_size"],
-        tied=tied,
-        qkv_bias=attention_bias,
-        o_bias=attention_bias and family.qkv_bias is None,
-        mlp_bias=mlp_bias,
-        qk_norm=family.qk_norm,
-    )
-
-
-def _with_sizes(model: Model, sizes: dict[str, int]) -> Model:
-    return replace(
-        model,
-        dim=sizes["hidden_size"],
-        hidden_dim=sizes["intermediate_size"],
-        n_layers=sizes["num_hidden_layers"],
-        n_heads=sizes["num_attention_heads"],
-        n_kv_heads=sizes["num_key_value_heads"],
-        head_dim=sizes["head_dim"],
-        vocab_size=sizes["vocab_size"],
-        seq_len=sizes["max_position_embeddings"],
-    )
-
-
-def _family_words(
-    family: Family, model_type: str, architecture: str | None, attention_bias: bool, mlp_bias: bool
-) -> list[str]:
-    words = []
-    if family.qkv_bias is not None and attention_bias is not family.qkv_bias:
-        words.append(f"attention_bias {str(attention_bias).lower()} is not understood in family {model_type}")
-    if mlp_bias and not family.mlp_bias:
-        words.append(f"mlp_bias true is not understood in family {model_type}")
-    if architecture is not None and architecture != family.architecture:
-        words.append(f"architecture {shorten(architecture)} is not understood in family {model_type}")
-    return words
-
-
-def _unknown_words(document: dict[str, Any], quantised_beside: bool) -> list[str]:
-    words = []
-    quantization = document.get("quantization_config")
-    if quantization or quantised_beside:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        named = f" ({shorten(method)})" if isinstance(method, str) else ""
-        words.append(f"the weights are quantised{named}: their bytes are not understood")
-    if isinstance(document.get("auto_map"), dict) and document["auto_map"].get("AutoModelForCausalLM"):
-        words.append("auto_map names program code of the model's own: not understood")
-    foreign = sorted(key for key in document if _FOREIGN.search(key) and key not in _HANDLED and document[key])
-    if foreign:
-        more = f" and {len(foreign) - _TOLD_FIELDS} more" if len(foreign) > _TOLD_FIELDS else ""
-        words.append(f"fields not understood: {', '.join(map(shorten, foreign[:_TOLD_FIELDS]))}{more}")
-    return words
+    digest = hashlib.sha256(data if beside is None else data + beside[0]).hexdigest()
+    return understand(document, text, told, _empty(name, path, digest), None if beside is None else beside[1])
 
 
 def _refuse_other_files(document: dict[str, Any], told: str) -> None:
@@ -213,11 +115,11 @@ def _refuse_other_files(document: dict[str, Any], told: str) -> None:
             )
 
 
-def _unpriced(name: str, family: str, path: str, digest: str, words: tuple[str, ...]) -> Model:
-    """A decoder that is not understood: every dimension is 0 and no tensor is listed."""
+def _empty(name: str, path: str, digest: str) -> Model:
+    """A model of which nothing is known but its name: every dimension is 0 and no tensor is listed."""
     return Model(
         name=name,
-        family=family,
+        family="",
         format="hf-config",
         dim=0,
         hidden_dim=0,
@@ -233,5 +135,5 @@ def _unpriced(name: str, family: str, path: str, digest: str, words: tuple[str, 
         kv_dtype="bf16",
         path=path,
         digest=digest,
-        unknown=words,
+        layers=(),
     )
