@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fleet.errors import DescriptionError
-from scenarios.cli import fleet_import, fleet_show
+from scenarios.cli import discover, fleet_import, fleet_show
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
 from scenarios.cli.kinds import refuse_other_kinds
@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="fleet")
     fleet_import.register(group)
     fleet_show.register(group)
+    discover.register(group)
 
     @command(group, "check")
     def check(
