@@ -6,7 +6,7 @@ The graph library stays inside: callers see a `Way`, which is copies between mem
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -15,10 +15,8 @@ from typing import Any, Literal
 import networkx as nx
 
 from fleet.machine import Device, Fleet, Link
-
-PICOSECONDS = 10**12
-UNPRICED = 10**30
-"""Weight of a link without a rate: taken only where no priced way exists."""
+from planner.compiled import PICOSECONDS as PICOSECONDS
+from planner.compiled import UNPRICED, CompiledGraph
 
 Reading = Literal["direct", "staged"]
 
@@ -103,6 +101,7 @@ class MachineGraph:
             self.graph.add_nodes_from(sorted(names), space=space)
         for number, link in enumerate(fleet.links):
             self.graph.add_edge(link.src, link.dst, key=number, link=link)
+        self.compiled = CompiledGraph(list(self.graph), fleet.links, self.hosts, self.relays)
 
     def links(self, src: str, dst: str) -> list[Link]:
         """The declared links from src to dst, in the order of the fleet."""
@@ -131,7 +130,7 @@ class MachineGraph:
         if self.links(src, dst) and not self.relays:
             links = [link for link in self.links(src, dst) if link.peer_access in access]
             return Hop(src=src, dst=dst, links=(_fastest(links, *size),)) if links else None
-        nodes = self._path(src, dst, size, self.relays, access)
+        nodes = self._path(src, dst, size, access, over_hosts=False)
         return None if nodes is None else self._hop(nodes, size, access)
 
     def _hop(self, nodes: list[str], size: tuple[int, int], access: frozenset[str | None] | None) -> Hop:
@@ -143,11 +142,10 @@ class MachineGraph:
 
     def _over_hosts(self, src: str, dst: str, size: tuple[int, int]) -> Way | NoWay:
         """The fastest way whose memories between the ends are hosts: nothing passes through another device's memory."""
-        inner = self.hosts | self.relays
         if src in self.hosts or dst in self.hosts:
-            nodes = [src, dst] if self.links(src, dst) else self._path(src, dst, size, inner, None)
+            nodes = [src, dst] if self.links(src, dst) else self._path(src, dst, size, None, over_hosts=True)
         else:
-            nodes = self._path_by_a_host(src, dst, size, inner)
+            nodes = self._path_by_a_host(src, dst, size)
         if nodes is None:
             return NoWay(src=src, dst=dst, reachable=tuple(sorted(set(self.graph.successors(src)))))
         staged = src not in self.hosts and dst not in self.hosts
@@ -162,27 +160,13 @@ class MachineGraph:
                 first = last
 
     def _path(
-        self, src: str, dst: str, size: tuple[int, int], inner: frozenset[str], access: frozenset[str | None] | None
+        self, src: str, dst: str, size: tuple[int, int], access: frozenset[str | None] | None, *, over_hosts: bool
     ) -> list[str] | None:
-        allowed = inner | {src, dst}
-        view = nx.subgraph_view(self.graph, filter_node=lambda node: node in allowed)
-        try:
-            return list(nx.dijkstra_path(view, src, dst, weight=_weight(*size, access)))
-        except nx.NetworkXNoPath:
-            return None
+        return self.compiled.path(src, dst, size, access, over_hosts=over_hosts)
 
-    def _path_by_a_host(self, src: str, dst: str, size: tuple[int, int], inner: frozenset[str]) -> list[str] | None:
+    def _path_by_a_host(self, src: str, dst: str, size: tuple[int, int]) -> list[str] | None:
         """The fastest path from device to device that passes host memory: down to some host, and up from it."""
-        weight = _weight(*size, None)
-        out = nx.subgraph_view(self.graph, filter_node=lambda node: node in inner or node == src)
-        back = nx.subgraph_view(self.graph, filter_node=lambda node: node in inner or node == dst).reverse(copy=False)
-        down, down_paths = nx.single_source_dijkstra(out, src, weight=weight)
-        up, up_paths = nx.single_source_dijkstra(back, dst, weight=lambda a, b, edges: weight(b, a, edges))
-        met = [host for host in sorted(self.hosts) if host in down and host in up]
-        if not met:
-            return None
-        best = min(met, key=lambda host: down[host] + up[host])
-        return [*down_paths[best], *reversed(up_paths[best][:-1])]
+        return self.compiled.path(src, dst, size, None, over_hosts=True, by_a_host=True)
 
 
 def _fastest(links: list[Link], nbytes: int, copies: int) -> Link:
@@ -191,23 +175,6 @@ def _fastest(links: list[Link], nbytes: int, copies: int) -> Link:
         return Fraction(UNPRICED) if time is None else time
 
     return min(links, key=cost)
-
-
-def _weight(
-    nbytes: int, copies: int, access: frozenset[str | None] | None
-) -> Callable[[str, str, Any], Fraction | None]:
-    """Edge weight for networkx, over links of this peer access; None hides an edge that has none of them."""
-
-    def weight(src: str, dst: str, edges: Any) -> Fraction | None:
-        links = [data["link"] for data in edges.values()]
-        if access is not None:
-            links = [link for link in links if link.peer_access in access]
-        if not links:
-            return None
-        priced = [time for time in (link_time(link, nbytes, copies) for link in links) if time is not None]
-        return min(priced) if priced else Fraction(UNPRICED)
-
-    return weight
 
 
 @lru_cache(maxsize=32)
