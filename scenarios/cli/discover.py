@@ -46,7 +46,7 @@ def register(group: typer.Typer) -> None:
         with_serials: SerialsOption = False,
         root: RootOption = "/",
     ) -> int:
-        """Describe this machine as a fleet; what it does not tell stays unknown. 0 described, 2 wrong use."""
+        """Describe this machine as a fleet file. 0 described, 2 wrong use."""
         from fleet.discovery.discover import discover
         from scenarios.documents import check_writable, pretty, write_text
 
