@@ -11,7 +11,7 @@ import errno
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
@@ -77,12 +77,23 @@ def new_app(help_text: str) -> typer.Typer:
     )
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
-    """Registers `function(console, ...)` as a command. Typer sees its signature less `console`, plus -q and others."""
+def command(app: typer.Typer, name: str, asks: Mapping[str, Any] | None = None) -> Callable[[Command], Command]:
+    """Registers `function(console, ...)` as a command. Typer sees its signature less `console`, plus -q and others.
+
+    `asks`: options, None or False where not given, that the function takes as one mapping `asked` of those that were
+    given; they stand in its place.
+    """
+    options = asks or {}
 
     def register(function: Command) -> Command:
         signature = inspect.signature(function, eval_str=True)
-        own = [parameter for key, parameter in signature.parameters.items() if key != "console"]
+        own: list[inspect.Parameter] = []
+        for key, parameter in signature.parameters.items():
+            if key == "asked":
+                kind = inspect.Parameter.KEYWORD_ONLY
+                own += [inspect.Parameter(k, kind, default=None, annotation=option) for k, option in options.items()]
+            elif key != "console":
+                own.append(parameter)
         common = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
             for key, option in _COMMON.items()
@@ -90,6 +101,9 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
 
         def call(**values: Any) -> int:
             flags = {key: values.pop(key) for key in _COMMON}
+            if options:
+                held = ((key, values.pop(key)) for key in options)
+                values["asked"] = {key: value for key, value in held if value is not None and value is not False}
             return function(STATE.console(**flags), **values)
 
         keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]

@@ -23,27 +23,14 @@ SaveDir = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds the command."""
 
-    @command(app, "prove")
+    @command(app, "prove", opt.ASKED)
     def prove(
         console: Console,
         scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Scenario file or shipped name.")],
+        asked: dict[str, Any],
         backend: opt.BackendOption = "numba",
         path: opt.PathOption = None,
         save_dir: SaveDir = None,
-        fleet: opt.OneFleet = None,
-        assume_host_return: opt.HostReturnOption = False,
-        model: opt.ModelOption = None,
-        tokenizer: opt.TokenizerOption = None,
-        prompt: opt.PromptOption = None,
-        steps: opt.StepsOption = None,
-        prefill: opt.PrefillOption = None,
-        decode: opt.DecodeOption = None,
-        attention: opt.AttentionOption = None,
-        kv_extent: opt.ExtentOption = None,
-        layout: opt.LayoutOption = None,
-        temperature: opt.TemperatureOption = None,
-        top_p: opt.TopPOption = None,
-        seed: opt.SeedOption = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Run the split, its oracle and every sabotage. 0 proved, 1 not proved or refused, 3 cannot say.
@@ -54,12 +41,7 @@ def register(app: typer.Typer) -> None:
         opt.check_path(path)
         from scenarios.wanted import prepare, wanted_of
 
-        words = opt.given(
-            fleet=fleet, assume_host_return=assume_host_return or None,
-            model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
-            attention=attention, kv_extent=kv_extent, layout=layout, temperature=temperature, top_p=top_p, seed=seed,
-        )  # fmt: skip
-        prepared = prepare(wanted_of(scenario, words))
+        prepared = prepare(wanted_of(scenario, asked))
         if save_dir is not None:
             _check_folder(save_dir)
         from scenarios.prove import prove as make_proof

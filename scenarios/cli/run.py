@@ -22,30 +22,17 @@ Without = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds the command."""
 
-    @command(app, "run")
+    @command(app, "run", opt.ASKED)
     def run(
         console: Console,
         target: Annotated[str, typer.Argument(metavar="SCENARIO|PLAN.json", help="What to run; `-` reads stdin.")],
+        asked: dict[str, Any],
         backend: opt.BackendOption = "numba",
         path: opt.PathOption = None,
         fast: opt.FastOption = False,
         threads: opt.ThreadsOption = 1,
         without: Without = None,
         run_out: RunOut = None,
-        fleet: opt.OneFleet = None,
-        assume_host_return: opt.HostReturnOption = False,
-        model: opt.ModelOption = None,
-        tokenizer: opt.TokenizerOption = None,
-        prompt: opt.PromptOption = None,
-        steps: opt.StepsOption = None,
-        prefill: opt.PrefillOption = None,
-        decode: opt.DecodeOption = None,
-        attention: opt.AttentionOption = None,
-        kv_extent: opt.ExtentOption = None,
-        layout: opt.LayoutOption = None,
-        temperature: opt.TemperatureOption = None,
-        top_p: opt.TopPOption = None,
-        seed: opt.SeedOption = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Run a scenario or a plan, and compare with the prediction. 0 equal, 1 different or refused, 3 cannot say.
@@ -56,15 +43,10 @@ def register(app: typer.Typer) -> None:
         opt.check_path(path)
         if without not in (None, "handoff"):
             wrong_use(f"--without {without}: only the handoff can be left out")
-        words = opt.given(
-            fleet=fleet, assume_host_return=assume_host_return or None,
-            model=model, tokenizer=tokenizer, prompt=prompt, steps=steps, prefill=prefill, decode=decode,
-            attention=attention, kv_extent=kv_extent, layout=layout, temperature=temperature, top_p=top_p, seed=seed,
-        )  # fmt: skip
         if run_out is not None:
             opt.check_out("--run-out", run_out)
         from_plan = is_document(target)  # asked before stdin is read
-        plan, paths = planned(target, words)
+        plan, paths = planned(target, asked)
         if plan["verdict"] != "admitted":
             return not_admitted(console, plan, output, aside=run_out == "-")
         from scenarios.documents import write_document
