@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fleet.identity import collisions, topology_id
-from fleet.machine import Device, Memory
+from fleet.machine import Device, Fleet, Memory
 from fleet.units import format_bytes
 
 
@@ -49,6 +49,20 @@ def slice_faults(devices: Sequence[Device]) -> list[tuple[str, str]]:
             )
             told.append((slices[-1].where, message))
     return told
+
+
+def island_of(fleet: Fleet, name: str) -> frozenset[str]:
+    """The ids that links join with `name`, directions aside, itself included: what can be on any way from or to it."""
+    joined: dict[str, list[str]] = defaultdict(list)
+    for link in fleet.links:
+        joined[link.src].append(link.dst)
+        joined[link.dst].append(link.src)
+    seen, ready = {name}, [name]
+    while ready:
+        more = [end for end in joined[ready.pop()] if end not in seen]
+        seen.update(more)
+        ready += more
+    return frozenset(seen)
 
 
 def numbered(devices: Sequence[Device]) -> tuple[list[Device], list[tuple[str, str, int]]]:

@@ -6,11 +6,14 @@ never admitted: capacity, peer access, a model that is not understood.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
 from fleet.errors import PlacementError
+from fleet.identity import natural_order
+from fleet.laws import island_of
 from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.placement import Placement
@@ -108,14 +111,21 @@ def check_placement(fleet: Fleet, placement: Placement) -> None:
         raise PlacementError("\n".join(wrong))
 
 
+def _not_priced(model: Model) -> tuple[str, ...]:
+    """Words for what is not understood of a model, or for caches that the rows of a plan do not describe."""
+    if model.unknown or model.is_plain_cache:
+        return model.unknown
+    kinds = ", ".join(sorted({layer.kind for layer in model.caches}))
+    return (f"caches of {kinds} layers that differ are not priced in a plan; `model show` says their bytes",)
+
+
 def admit(ask: Ask) -> Admission:
     """The verdict. Raises DescriptionError or PlacementError when the request itself is wrong; never for a refusal."""
     check_placement(ask.fleet, ask.placement)
     utilization = utilization_of(ask)
-    if ask.model.unknown:
+    if not_priced := _not_priced(ask.model):
         unpriced = tuple(
-            Reason(code="MODEL_UNKNOWN", severity="unknown", message=words, vx_codes=("W1029",))
-            for words in ask.model.unknown
+            Reason(code="MODEL_UNKNOWN", severity="unknown", message=words, vx_codes=("W1029",)) for words in not_priced
         )
         return Admission(
             verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=unpriced
@@ -229,14 +239,29 @@ def _percent(fraction: Fraction) -> str:
     return f"{float(fraction * 100):g} %"
 
 
+def _some(names: Iterable[str]) -> str:
+    """The first few names, in natural order."""
+    ordered = sorted(names, key=natural_order)
+    return ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
+
+
+def _islands(fleet: Fleet, src: str, dst: str) -> str:
+    """Both groups, where no links at all join them."""
+    first = island_of(fleet, src)
+    if dst in first:
+        return ""
+    return f"; the fleet falls apart there: {_some(first)} | {_some(island_of(fleet, dst))}"
+
+
 def _way_reasons(fleet: Fleet, prediction: Prediction, readings: dict[str, Prediction]) -> list[Reason]:
     reasons = []
     hosts = {host.id for host in fleet.hosts}
     for way in prediction.routed.no_way:
-        reaches = ", ".join(way.reachable) or "nothing"
+        reaches = _some(way.reachable) or "nothing"
         reasons.append(Reason(
             code="NO_ROUTE", severity="error", edge=(way.src, way.dst), vx_codes=route_codes(way.src, hosts),
-            message=f"no declared links lead from {way.src} to {way.dst}; the links from {way.src} lead to {reaches}",
+            message=f"no declared links lead from {way.src} to {way.dst}; the links from {way.src} lead to {reaches}"
+            + _islands(fleet, way.src, way.dst),
         ))  # fmt: skip
     for host, needed, pool in prediction.routed.pool_short:
         reasons.append(Reason(
