@@ -75,7 +75,7 @@ def set_up(
 
     orders = orders_from_document(plan["orders"])
     inputs = plan["inputs"]
-    if inputs["model"].get("format") == _WITHOUT_WEIGHTS:
+    if inputs["model"].get("format") in tuple(_WITHOUT_WEIGHTS):
         raise _no_weights(inputs["model"])
     how = _check_executable(orders, backend, path)
     check_pace(orders, chosen_path(orders, load_backend(backend), how), fast, threads)
@@ -90,8 +90,8 @@ def set_up(
             "model",
             "is another checkpoint than the plan was made for (digests differ); admit again",
         )
-    if read.format == _WITHOUT_WEIGHTS:
-        raise _no_weights({"path": checkpoint, "name": read.name})
+    if read.format in _WITHOUT_WEIGHTS:
+        raise _no_weights({"path": checkpoint, "name": read.name, "format": read.format})
     if false := [size for size in MODEL_SIZES if inputs["model"].get(size) != getattr(read, size)]:
         told = "does not fit the checkpoint of the same digest: the plan was edited by hand; admit again"
         raise DescriptionError([Fault(source="plan", field=f"inputs.model.{size}", message=told) for size in false])
@@ -109,13 +109,17 @@ def set_up(
     )  # fmt: skip
 
 
-_WITHOUT_WEIGHTS = "hf-config"
+_WITHOUT_WEIGHTS = {
+    "hf-config": "holds no weights: a config.json can be admitted, not run",
+    "safetensors": "has weights that are not executed: safetensors can be admitted, not run",
+    "gguf": "has weights that are not executed: GGUF can be admitted, not run",
+}
 
 
 def _no_weights(model: Document) -> DescriptionError:
     """Told before what the executor cannot compute: no other flag would mend it."""
     where = model["path"] or model["name"]
-    return DescriptionError.at(where, "model", "holds no weights: a config.json can be admitted, not run")
+    return DescriptionError.at(where, "model", _WITHOUT_WEIGHTS[model["format"]])
 
 
 def _check_there(paths: dict[str, str | None], tokenizer: str | None, inputs: Document) -> None:

@@ -166,10 +166,10 @@ def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
         return None
     if wanted.prompt is None and wanted.tokenizer is None:
         return (1,)
-    if model.format == "hf-config":
-        raise DescriptionError.at(
-            wanted.source, "prompt", "a config.json comes without a tokenizer that is read here; give --prompt-tokens N"
-        )
+    if model.format in ("hf-config", "safetensors", "gguf"):
+        kind = "a config.json" if model.format == "hf-config" else f"a {model.format} file"
+        words = f"{kind} comes without a tokenizer that is read here; give --prompt-tokens N"
+        raise DescriptionError.at(wanted.source, "prompt", words)
     from executor.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(wanted.tokenizer, model.vocab_size, model.path or model.name)

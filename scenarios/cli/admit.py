@@ -143,8 +143,9 @@ def _next(plan: dict[str, Any], path: str) -> str:
     """What can be done with a plan: one that the executor could not carry out is not said to be runnable."""
     work = plan["inputs"].get("workload") or {}
     obstacles = []
-    if plan["inputs"]["model"].get("format") == "hf-config":
-        obstacles.append("a config.json holds no weights")
+    form = plan["inputs"]["model"].get("format")
+    if form in ("hf-config", "safetensors", "gguf"):
+        obstacles.append("a config.json holds no weights" if form == "hf-config" else f"{form} is not executed")
     else:
         other = [what for what in ("weights", "kv") if work.get(f"{what}_dtype") != "fp32"]
         obstacles += [f"{what} in {work.get(f'{what}_dtype')}" for what in other]

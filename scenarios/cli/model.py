@@ -11,7 +11,10 @@ from scenarios.cli.frame import CANNOT_SAY, YES, Format, FormatOption, command, 
 
 ModelArgument = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="llama2.c .bin, config.json or its folder; left out: the embedded one."),
+    typer.Argument(
+        metavar="MODEL",
+        help="llama2.c .bin, config.json, safetensors, GGUF, a folder, or org/name in the HF cache; default: embedded.",
+    ),
 ]
 Contexts = Annotated[list[int] | None, typer.Option("--context", metavar="N", help="Tokens in the cache; repeatable.")]
 KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="bf16, fp16, fp32 or fp8.")]

@@ -32,7 +32,9 @@ OneFleet = Annotated[str | None, typer.Option("--fleet", metavar="F", help="Flee
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="M", help="llama2.c .bin, or a config.json or its folder; default: the embedded model."
+        "--model",
+        metavar="M",
+        help="llama2.c .bin, config.json, safetensors, GGUF, a folder, or org/name in the HF cache; default: embedded.",
     ),
 ]
 TokenizerOption = Annotated[str | None, typer.Option("--tokenizer", metavar="T", help="Tokenizer .bin of llama2.c.")]
