@@ -100,6 +100,10 @@ class Executor:
             from executor.packed.ready import make_ready
 
             make_ready(*self._pace, None if orders.workload.layout == LAYOUT else True, tell)
+        elif orders.workload.attention == "host" or backend_class.runs_fused:  # the processor computes
+            from executor.ready import kernel_calls, make_calls_ready
+
+            make_calls_ready(kernel_calls(draws=orders.workload.sampling is not None), tell)
         self.machine = build_machine(orders, weights.model, backend_class, self._ignore, self._request)
         self.hands.attach(self.machine, weights, self._hear)
         self.machine.backend.listener = self.hands.hear

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from executor.packed import ready
+from executor import ready
+from executor.packed import ready as packed_ready
+from executor.packed.fused import run_phase
 from executor.packed.ready import make_ready
+from executor.ready import make_calls_ready
 from executor.run import Executor
 from tests.executor.requests import embedded, orders_for
 
@@ -37,9 +40,8 @@ def test_a_variant_that_is_not_kept_is_told_before_and_after(
             told.append("called")
 
     told: list[str] = []
-    monkeypatch.setattr(ready, "run_phase", Dispatcher())
-    monkeypatch.setattr(ready, "_is_kept", lambda dispatcher, signature: kept)
-    make_ready(None, None, None, told.append)
+    monkeypatch.setattr(ready, "is_kept", lambda dispatcher, signature: kept)
+    make_calls_ready([(Dispatcher(), (1,))], told.append)
     assert [word for word in told if word != "called"] == [w for w in told if any(map(w.startswith, words))]
     assert len(told) == 1 + len(words)
     if words:
@@ -49,10 +51,43 @@ def test_a_variant_that_is_not_kept_is_told_before_and_after(
 
 def test_the_question_whether_a_variant_is_kept_is_numbas_own() -> None:
     make_ready(None, None, None)
-    known = tuple(map(ready._typeof, ready._no_pass(None, None, None)))
-    assert ready._is_kept(ready.run_phase, known)
-    assert not ready._is_kept(ready.run_phase, known[:-1])
-    assert not ready._is_kept(type("Uncached", (), {"_cache": None})(), known)
+    known = ready.signature_of(packed_ready._no_pass(None, None, None))
+    assert ready.is_kept(run_phase, known)
+    assert not ready.is_kept(run_phase, known[:-1])
+    assert not ready.is_kept(type("Uncached", (), {"_cache": None})(), known)
+
+
+_COLD = """
+import sys
+from executor.run import Executor
+from tests.executor.requests import embedded, orders_for
+
+request = dict(steps=20, attention=sys.argv[1], temperature=float(sys.argv[2]))
+with Executor(orders_for(embedded().model, **request), embedded(), path="dispatch", tell=print) as executor:
+    print("compiled so far", file=sys.stderr)
+    from executor.ready import kernel_calls
+    known = {function: list(function.signatures) for function, _ in kernel_calls(draws=True)}
+    executor.run()
+    print([f.__name__ for f, had in known.items() if had and list(f.signatures) != had])
+    print([f.__name__ for f, had in known.items() if not had and f.signatures])
+"""
+
+
+@pytest.mark.parametrize(("attention", "temperature"), [("device", "0"), ("host", "0.8")])
+def test_a_cold_run_by_dispatch_tells_once_and_then_compiles_nothing(
+    attention: str, temperature: str, tmp_path: Path
+) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-c", _COLD, attention, temperature]
+    first, second = (
+        subprocess.run(words, env=environment, capture_output=True, text=True, check=False) for _ in range(2)
+    )
+    assert (first.returncode, second.returncode) == (0, 0)
+    told = first.stdout.splitlines()
+    assert told[0] == "compiling the kernels, once ..."
+    assert told[1].startswith("compiled the kernels in ")
+    assert told[1].endswith(" s; kept for the next run")
+    assert told[2:] == second.stdout.splitlines() == ["[]", "[]"]
 
 
 _FRESH = """
