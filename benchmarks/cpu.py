@@ -36,11 +36,11 @@ import numba  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks.checkpoints import SHAPES, write_checkpoint, write_tokenizer  # noqa: E402
-from executor.backends.numba_cpu import processor_name  # noqa: E402
 from executor.packed.desk import Desk, own_book  # noqa: E402
 from executor.packed.lanes import FAST, STRICT  # noqa: E402
 from executor.packed.pages import advise_large_pages  # noqa: E402
 from executor.packed.plan import Call  # noqa: E402
+from executor.processor import processor_name  # noqa: E402
 from executor.weights import open_weights  # noqa: E402
 from fleet.checkpoints import load_model  # noqa: E402
 

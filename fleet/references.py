@@ -13,7 +13,16 @@ from typing import Any
 
 from fleet.catalog.skus import sku_names
 from fleet.errors import MAX_FAULTS_TOLD
-from fleet.identity import ID_PATTERN, MAX_INDEX, collisions, index_in_id, kind_in_id, topology_id
+from fleet.identity import (
+    ID_PATTERN,
+    MAX_INDEX,
+    collisions,
+    index_in_id,
+    kind_in_id,
+    pci_key,
+    topology_id,
+    uuid_key,
+)
 from fleet.reference_links import check_fabric, check_links
 from fleet.reference_memories import check_claims, check_default, check_memories, check_skus
 from fleet.reference_nodes import Stamps
@@ -153,9 +162,9 @@ def _devices(state: Part) -> None:
         _seat(state, row, sku, host, path)
         _slice(state, row, path)
         if isinstance(row.get("uuid"), str):
-            state.claim(uuids, row["uuid"], (*path, "uuid"), "is the uuid")
+            state.claim(uuids, uuid_key(row["uuid"]), (*path, "uuid"), "is the uuid")
         if isinstance(row.get("pci"), str):
-            state.claim(addresses, (host, row["pci"].lower()), (*path, "pci"), "is the pci address")
+            state.claim(addresses, (host, pci_key(row["pci"])), (*path, "pci"), "is the pci address")
 
 
 def _default_name(row: dict[str, Any], sku: dict[str, Any], memories: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from scenarios.case import BOS, Case, Document
 from scenarios.checks_inputs import digests
+from scenarios.checks_physical import other_cards
 from scenarios.finding import Finding, failed, passed
 from scenarios.plan_figures import kv_payload
 
@@ -122,6 +123,7 @@ def _device_claims(case: Case) -> Iterator[str]:
         yield "no physical device is named"
     if run["tier"] == "on-device" and run["backend"] == _PROCESSOR_BACKEND and kinds != {"cpu"}:
         yield f"tier on-device, but backend {_PROCESSOR_BACKEND} computes on the processor only"
+    yield from other_cards(case)
     stray = run.get("stray") or {}
     if case.proof is None and stray.get("accesses"):  # a proof judges it by a check of its own
         yield f"the run reports {stray['accesses']} stray accesses of its own"

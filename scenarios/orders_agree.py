@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from fleet.identity import pci_key, uuid_key
 from scenarios.shapes import Sink
 
 BOS = 1
@@ -34,10 +35,16 @@ def _check_identities(devices: list[Document], path: str, sink: Sink) -> None:
         for number, device in enumerate(devices):
             if device.get(what) is None:
                 continue
-            key = tuple(str(device[field]).casefold() for field in fields)
+            key = tuple(_identity(field, device[field]) for field in fields)
             other = seen.setdefault(key, device["id"])
             if other != device["id"]:
                 sink.add(f"{path}[{number}].{what}", f"{device[what]} is that of {other} too")
+
+
+def _identity(field: str, value: Any) -> str:
+    """What is compared of a field: another spelling of a UUID or an address makes no second device."""
+    text = str(value)
+    return {"uuid": uuid_key, "pci": pci_key}.get(field, str.casefold)(text) or text
 
 
 def _check_request(orders: Document, path: str, sink: Sink) -> None:

@@ -257,7 +257,14 @@ COMPARISON = record(
 
 _physical = record(
     {"device": device_id},
-    {"ordinal": figure, "uuid": physical_id, "pci": physical_id, "name": text(256, null=True)},
+    {
+        "ordinal": figure,
+        "uuid": physical_id,
+        "pci": physical_id,
+        "name": text(256, null=True),
+        "machine": text(32, null=True, pattern=r"[0-9a-f]{32}"),
+        "socket": figure,
+    },
 )
 _stretch = record(
     {

@@ -24,6 +24,7 @@ from executor.cuda.lane import SCRATCH_BYTES, Handle, Lane
 from executor.cuda.witness import DriverSight, Tags, sort_copies
 from executor.device import Buffer, DeviceSpec, HostSpec
 from executor.events import Label, Listener
+from executor.processor import processor_entry
 from fleet.errors import BackendError, DeviceMismatchError, InconclusiveError, KvWaybillError
 
 make_driver: Callable[[], Driver] = cupy_driver.make_driver
@@ -82,9 +83,7 @@ class Backend(abi.Backend):
         entries = [match.entry() for match in self._matches.values()]
         for spec in self.devices.values():
             if spec.kind == "cpu":
-                from executor.backends.numba_cpu import processor_name
-
-                entries.append({"device": spec.id, "ordinal": 0, "uuid": None, "pci": None, "name": processor_name()})
+                entries.append(processor_entry(spec.id))
         return entries
 
     def report(self) -> dict[str, Any]:

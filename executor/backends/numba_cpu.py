@@ -6,7 +6,6 @@ Copies are memory copies between arenas, dispatches are the kernels of `executor
 from __future__ import annotations
 
 import ctypes
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -22,6 +21,7 @@ from executor.events import Listener
 from executor.kernels import call_kernel
 from executor.packed.layout import LAYOUT
 from executor.packed.pages import advise_large_pages
+from executor.processor import processor_entry, processor_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Backend(abi.Backend):
         return super().tier if len(self.devices) == 1 else "emulated"
 
     def physical_devices(self) -> list[dict[str, Any]]:
-        return [{"device": "cpu:0", "ordinal": 0, "uuid": None, "pci": None, "name": processor_name()}]
+        return [processor_entry()]
 
     def _make_handle(self, device: DeviceSpec) -> object:
         return Handle(device.id)
@@ -97,19 +97,6 @@ def _words_at(address: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
     """Host memory as 32-bit words of this shape: whoever calls has checked that it is there."""
     memory = (ctypes.c_uint32 * prod(shape)).from_address(address)
     return np.ctypeslib.as_array(memory).reshape(shape)
-
-
-def processor_name() -> str:
-    """The model name of this processor, or the architecture where the system does not tell it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                key, _, value = line.partition(":")
-                if key.strip() == "model name":
-                    return value.strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
 
 
 def probe() -> list[str] | str:

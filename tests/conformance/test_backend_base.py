@@ -14,6 +14,8 @@ from executor.arena import poison_word
 from executor.device import Backend, DeviceSpec, HostSpec, find_backends, load_backend, probe
 from executor.events import Copied, Event
 from executor.kernels import run_op
+from executor.processor import processor_entry
+from fleet.discovery.processor import machine_hash
 from fleet.errors import BackendError, BackendUnavailableError, InconclusiveError, PlacementError
 from tests.conformance.bench import LABEL, bench, numbers
 
@@ -52,7 +54,9 @@ def test_fences_beyond_this_machine_are_refused_before_anything_is_mapped(numba:
 def test_the_one_physical_device_of_numba_is_the_processor(numba: type[Backend]) -> None:
     (device,) = numba([_spec("gpu:0", 500), _spec("gpu:1", 501)]).physical_devices()
     assert device.pop("name") == probe("numba")[0]
+    where = {"machine": device.pop("machine"), "socket": device.pop("socket")}
     assert device == {"device": "cpu:0", "ordinal": 0, "uuid": None, "pci": None}
+    assert where == {"machine": machine_hash(), "socket": processor_entry()["socket"]}
 
 
 def test_the_host_end_of_a_copy_is_the_device_own_host(numba: type[Backend]) -> None:

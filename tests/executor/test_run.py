@@ -272,6 +272,7 @@ def test_the_document_holds_what_the_contract_names() -> None:
     assert document["stray"] is None
     assert document["rates"].keys() == {"prefill_tok_s", "decode_tok_s", "llama2c_tok_s"}
     assert all(len(bits) == 8 for bits in document["logits_top1_bits"])
-    assert document["physical_devices"][0].keys() == {"device", "ordinal", "uuid", "pci", "name"}
+    told = {"device", "ordinal", "uuid", "pci", "name", "machine", "socket"}
+    assert document["physical_devices"][0].keys() == told
     assert {d["device"] for d in document["resident"]} == {"gpu:0", "gpu:1"}
     assert all(d["uuid"] is None and d["ordinal"] is not None for d in document["dispatches"])
