@@ -64,9 +64,7 @@ def test_defect_is_caught_by_its_law(name: str, mutant: Mutant) -> None:
     if not backend.layouts and all(law.startswith("packed") for law in mutant.caught_by):
         pytest.skip(f"backend {name} has no layout but plain, so it cannot have this defect")
     if name == "cupy" and mutant not in FOUR:
-        pytest.skip(
-            "a defect that hands a card's address to the processor ends the process: tests/gpu has it on a fake"
-        )
+        pytest.skip("defects that make the processor read a card's memory end the process: tests/gpu has them")
     with mutant.mutation(backend) as defective:
         caught = {law.name for law in LAWS.values() if _judge(law, defective) == "broken"}
     assert mutant.caught_by <= caught, f"{mutant.name} was caught by {sorted(caught)} only"
