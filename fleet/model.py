@@ -191,6 +191,8 @@ class Model:
     @property
     def parameters(self) -> int:
         """Parameters of the language model; router correction biases count, scales do not."""
+        if not self.tensors:
+            return self.counted_parameters or 0
         return sum(t.n_parameters for t in self.tensors if t.role not in ("unread", "vision"))
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fleet.checkpoints.json_text import shorten
@@ -41,8 +41,10 @@ _HARMLESS = re.compile(
     r"|num_experts_per_tok|experts_per_token|moe_router_(use_sigmoid|topk_scaling_factor|.*_coeff?|dtype)"
     r"|use_mamba_kernels|mamba_hidden_act|mamba_chunk_size|chunk_size|time_step_.*|use_routing_bias|vision_.*token.*"
     r"|index_topk|index_topk_freq|expert_group_size|audio_token.*|mtp_loss.*|moe_k"
-    r"|mamba_ssm_cache_dtype|ep_size|num_experts_per_token|_experts_implementation)$"
+    r"|mamba_ssm_cache_dtype|ep_size|num_experts_per_token|_experts_implementation|.*rope_(theta|scaling|interleave)"
+    r"|index_share_for_mtp_iteration|moe_router_scaling_factor|add_cross_attention|cross_attention_hidden_size)$"
 )
+_OF_TOWERS = re.compile(r"vision|audio|image|video")
 _TOLD_FIELDS = 8
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]', re.DOTALL)
 _COLON = re.compile(r"\s*:")
@@ -213,16 +215,17 @@ class Config:
             return []
         return names
 
-    def unread(self, outer_known: Iterable[str] = ()) -> list[str]:
+    def unread(self) -> list[str]:
         """Fields that tell of a layout, say something, and were read by nobody."""
         found = _telling(self.document, self.read)
         if self.within:
-            found += _telling(self.outer, {self.within, "vision_config", "audio_config", *outer_known})
+            outer = _telling(self.outer, {self.within})
+            found += [key for key in outer if not _OF_TOWERS.search(key)]
         return sorted(set(found))
 
-    def unread_words(self, outer_known: Iterable[str] = ()) -> list[str]:
+    def unread_words(self) -> list[str]:
         """The same as one sentence for `unknown`, or none."""
-        foreign = self.unread(outer_known)
+        foreign = self.unread()
         if not foreign:
             return []
         more = f" and {len(foreign) - _TOLD_FIELDS} more" if len(foreign) > _TOLD_FIELDS else ""

@@ -58,6 +58,8 @@ def _of_config(config: Any) -> tuple[Scheme | None, list[str]]:
     if not isinstance(config, dict):
         return None, ["the weights are quantised: quantization_config is no object"]
     method = config.get("quant_method")
+    if method is None and "quant_algo" in config:
+        method = "modelopt"
     readers = {"fp8": _fp8, "mxfp4": _mxfp4, "bitsandbytes": _bitsandbytes, "modelopt": _modelopt_inner}
     reader = readers.get(method) if isinstance(method, str) else None
     if reader is None:
@@ -66,7 +68,15 @@ def _of_config(config: Any) -> tuple[Scheme | None, list[str]]:
     ignore, words = _patterns(config)
     if words:
         return None, words
-    return reader(config, ignore)
+    scheme, words = reader(config, ignore)
+    kv_dtype = _kv_dtype(config.get("kv_cache_scheme"))
+    return scheme and replace(scheme, kv_dtype=kv_dtype), words
+
+
+def _kv_dtype(scheme: Any) -> str | None:
+    """The cache type that a `kv_cache_scheme` sets: eight bits of float, or nothing known."""
+    is_fp8 = isinstance(scheme, dict) and (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
+    return "fp8" if is_fp8 or scheme == "FP8" else None
 
 
 def _patterns(config: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
@@ -203,7 +213,7 @@ def stored(tensors: tuple[TensorSpec, ...], scheme: Scheme) -> tuple[TensorSpec,
 
 def _matcher(pattern: str) -> re.Pattern[str]:
     """A module's name, a part of it, or a pattern with `*`: compiled from literals and `.*` only."""
-    body = pattern.removeprefix("re:").removesuffix("$")
+    body = pattern.removeprefix("re:").removesuffix("$").replace("language_model.", "")
     parts = re.split(r"\.\*|\*", body.replace("\\.", "."))
     middle = ".*".join(re.escape(part) for part in parts)
     return re.compile(rf"(?:^|\.){middle}(?:\.|$)" if not pattern.startswith("re:") else middle)

@@ -62,13 +62,22 @@ class Sizes:
 
 
 def read_sizes(
-    cfg: Config, *, hidden: str = "intermediate_size", width: str = "head_dim", rotary: bool = True
+    cfg: Config,
+    *,
+    hidden: str = "intermediate_size",
+    width: str = "head_dim",
+    kv: str = "num_key_value_heads",
+    layers: int | None = None,
+    rotary: bool = True,
 ) -> Sizes:
-    """Reads them, the head size from the field `width`; faults for what is missing, wrong or does not divide."""
+    """Reads them; faults for what is missing, wrong or does not divide.
+
+    `width` and `kv` are the fields of head size and KV heads; `layers` counts where num_hidden_layers is left out.
+    """
     dim, heads = cfg.count("hidden_size"), 0
     inner = cfg.count(hidden) if hidden else 0
-    layers, heads = cfg.count("num_hidden_layers"), cfg.count("num_attention_heads")
-    given_kv = cfg.number("num_key_value_heads")
+    layers, heads = cfg.count("num_hidden_layers", layers), cfg.count("num_attention_heads")
+    given_kv = cfg.number(kv)
     if given_kv is None and "num_key_value_heads" in cfg.defaults and "num_key_value_heads" not in cfg.document:
         given_kv = cfg.count("num_key_value_heads")
     kv_heads = heads if given_kv is None else given_kv
@@ -84,7 +93,7 @@ def read_sizes(
     return Sizes(
         dim=dim, hidden=inner, layers=layers, heads=heads, kv_heads=kv_heads, head_dim=head_dim, vocab=vocab,
         head_dim_source=source,
-        kv_source="num_attention_heads" if given_kv is None else "num_key_value_heads",
+        kv_source="num_attention_heads" if given_kv is None else kv,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from fleet.models.blueprint import Blueprint, Family, Row
 from fleet.models.config import Config
 from fleet.models.families import FAMILIES
 from fleet.models.quantised import Scheme, read_scheme, stored
-from fleet.models.wrappers import NOT_PRICED, WRAPPERS, vision_rows
+from fleet.models.wrappers import NOT_PRICED, OF_WRAPPER, WRAPPERS, vision_rows
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -25,6 +25,7 @@ def understand(document: dict[str, Any], text: str, told: str, empty: Model, bes
     within = _within(document, model_type)
     cfg = Config(document, text, told, within=within)
     inner = cfg.document.get("model_type", WRAPPERS.get(model_type, "")) if within else model_type
+    inner = OF_WRAPPER.get(model_type, inner)
     family = FAMILIES.get(inner) if isinstance(inner, str) else None
     if family is None:
         kind = shorten(model_type)
@@ -69,7 +70,7 @@ def _model(cfg: Config, family: Family, plan: Blueprint, empty: Model, beside: A
         mtp_unknown=tuple(plan.mtp_unknown),
     )  # fmt: skip
     if not is_clear:
-        return replace(model, unknown=(*words, *scheme_words))
+        return replace(model, unknown=tuple(dict.fromkeys((*words, *scheme_words))))
     if plan.layers is None:
         words.append("the cache layout is not understood: KV is not priced")
     return _with_weights(model, cfg, family, plan, scheme, scheme_words, words)
@@ -81,10 +82,11 @@ def _with_weights(
 ) -> Model:  # fmt: skip
     """The tensor table, as the checkpoint stores it, and words for what of it was never compared."""
     if plan.rows is None or scheme_words:
-        told = scheme_words or ["the weights are not understood: not priced"]
+        told = scheme_words or ["weights: the tensors of this family are not understood, not priced"]
         plain = () if plan.rows is None else _specs(plan.rows, model.weights_dtype)
         parameters = sum(spec.n_parameters for spec in plain)
-        return replace(model, unknown=(*words, *told), counted_parameters=parameters or None)
+        unknown = tuple(dict.fromkeys((*words, *told)))
+        return replace(model, unknown=unknown, counted_parameters=parameters or None)
     rows = plan.rows + vision_rows(cfg, plan)
     table, mtp = _specs(rows, model.weights_dtype), _specs(plan.mtp_rows, model.weights_dtype)
     if scheme is not None:
@@ -129,7 +131,9 @@ def _other_words(cfg: Config, family: Family | None) -> list[str]:
     known = () if family is None else family.architectures
     code = cfg.outer.get("auto_map")
     named = code.get("AutoModelForCausalLM") if isinstance(code, dict) else None
-    if named and not (isinstance(named, str) and named.rsplit(".", 1)[-1] in known):
+    # Published code of a family's own, or of its wrapper, is the family; any other may do anything.
+    own = {*known, *(names[:1] if cfg.within and family is not None else ())}
+    if named and not (isinstance(named, str) and named.rsplit(".", 1)[-1] in own):
         words.append("auto_map names program code of the model's own: not understood")
     if family is None:
         quantised = cfg.outer.get("quantization_config")
@@ -138,7 +142,7 @@ def _other_words(cfg: Config, family: Family | None) -> list[str]:
         return words
     if names and not cfg.within and names[0] not in known:
         words.append(f"architecture {shorten(names[0])} is not understood in family {family.model_type}")
-    return words + cfg.unread_words(("vision_config", "audio_config"))
+    return words + cfg.unread_words()
 
 
 def _warnings(cfg: Config, dtype: str | None) -> tuple[str, ...]:

@@ -21,8 +21,13 @@ WRAPPERS: dict[str, str] = {
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "kimi_k25": "kimi_k2",
     "glm4v_moe": "glm4v_moe_text",
+    "kimi_k3": "kimi_k3",
+    "step3p7": "step3p5",
 }
 """Wrapper -> the `model_type` of its text config where that names none."""
+
+OF_WRAPPER: dict[str, str] = {"kimi_k3": "kimi_k3"}
+"""Wrappers whose text config names a family that it is not: this one is taken instead."""
 
 NOT_PRICED: dict[str, str] = {
     "deepseek_v4": "window latents beside compressed latents and index keys; no formula of it was ever checked",
@@ -30,7 +35,6 @@ NOT_PRICED: dict[str, str] = {
     "minimax_m3_vl_text": "its index cache was never checked",
     "mllama_text_model": "cross-attention layers keep image tokens",
     "gemma3n_text": "layers share caches and embeddings lie per layer",
-    "step3p7": "its parameters were never checked",
 }
 """Families that are known not to be understood, and why."""
 

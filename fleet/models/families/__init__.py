@@ -6,7 +6,7 @@ from importlib import import_module
 
 from fleet.models.blueprint import Family
 
-_MODULES = ("dense", "moe", "mla", "gemma", "hybrid", "mamba", "older")
+_MODULES = ("dense", "moe", "mla", "gemma", "hybrid", "mamba", "older", "step")
 
 
 def _gather() -> dict[str, Family]:

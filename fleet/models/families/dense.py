@@ -168,6 +168,7 @@ FAMILIES: tuple[Family, ...] = (
         Dense(qkv_bias=True, o_bias=False, windows="switch", mtp="num_nextn_predict_layers"),
         "parameters equal a published formula; no published total", compared=(),
     ),
+    _family("qwen3_vl_text", "Qwen3VLForCausalLM", Dense(qk_norm="head"), _LIBRARY),
     _family("granite", "GraniteForCausalLM", Dense(mlp_bias=True), _LIBRARY),
     _family(
         "glm", "GlmForCausalLM", Dense(fused_mlp=True, o_bias=False), _LIBRARY, head_dim=128,

@@ -204,6 +204,15 @@ def _kimi_feed_forwards(cfg: Config, dim: int, hidden: int, layers: int) -> list
     return [dense if index < first else sparse for index in range(layers)]
 
 
+def _kimi_k3(cfg: Config) -> Blueprint:
+    """The caches of Kimi Linear; its experts work in a latent that was never counted, so its weights stay unknown."""
+    plan = _kimi_linear(cfg)
+    for name in ("routed_expert_hidden_size", "latent_moe_use_norm", "mla_use_output_gate", "mla_use_nope"):
+        cfg.raw(name)
+    plan.rows = None
+    return plan
+
+
 _CONFIGS = "published configs and totals"
 _LIBRARY = "the library's count of small configs"
 
@@ -224,5 +233,10 @@ FAMILIES: tuple[Family, ...] = (
         model_type="kimi_linear", architectures=("KimiLinearForCausalLM",), build=_kimi_linear, checked=_LIBRARY,
         kinds="kda, mla", words="layer numbers in the config start at 1",
         defaults={"max_position_embeddings": 1048576},
+    ),
+    Family(
+        model_type="kimi_k3", architectures=("KimiK3ForCausalLM",), build=_kimi_k3,
+        checked="caches: the library's layer kinds; parameters: nothing", kinds="kda, mla", compared=(),
+        words="parameters were never checked: unknown", defaults={"max_position_embeddings": 1048576},
     ),
 )  # fmt: skip

@@ -57,7 +57,8 @@ class Mamba2:
 def _nemotron_h(cfg: Config) -> Blueprint:
     hidden = "intermediate_size" if cfg.has("intermediate_size") else "moe_intermediate_size"
     width = "attention_head_dim" if cfg.has("attention_head_dim") and not cfg.has("head_dim") else "head_dim"
-    sizes = read_sizes(cfg, hidden=hidden, width=width)
+    listed = cfg.words("layers_block_type")
+    sizes = read_sizes(cfg, hidden=hidden, width=width, layers=len(listed) if listed else None)
     plan = sizes.blueprint(cfg.tied(False))
     marks = _pattern(cfg, plan, sizes.layers)
     mixer = Mamba2(

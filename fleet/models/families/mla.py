@@ -106,10 +106,16 @@ def _feed_forwards(
     first = cfg.count("first_k_dense_replace", 0, least=0)
     if cfg.count("moe_layer_freq", 1) != 1:
         plan.unknown.append("moe_layer_freq other than 1 is not understood in this family")
+    alias = cfg.number("num_experts")
+    if alias not in (None, count):
+        cfg.fault("num_experts", f"{alias:,} contradicts n_routed_experts {count:,}; correct one")
     method = cfg.raw("topk_method")
     sparse = router("mlp.gate", dim, count, correction=correction and method in (None, "noaux_tc"))
     sparse = sparse + experts(dim, width, count)
     sparse += swiglu(dim, shared, name="mlp.shared_experts") if shared else []
+    listed = cfg.words("mlp_layer_types", layers)
+    if listed is not None:
+        return [dense if word == "dense" else sparse for word in listed]
     return [dense if index < first else sparse for index in range(layers)]
 
 

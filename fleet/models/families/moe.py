@@ -307,6 +307,8 @@ def _mimo_attention(cfg: Config, dim: int, kind: str, window: int) -> tuple[Cach
         for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
     }
     heads, kv, dk, dv = (cfg.count(field) for field in fields.values())
+    if prefix and not cfg.has("swa_num_key_value_heads"):
+        kv *= 2  # the library's rule for window layers
     bias = cfg.flag("attention_bias", False)
     rows = attention(dim, heads * dk, kv * dk, kv * dv, o_in=heads * dv, qkv_bias=bias)
     if cfg.flag(f"add_{'swa' if prefix else 'full'}_attention_sink_bias", kind == "sliding"):
@@ -335,6 +337,10 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         model_type="qwen3_moe", architectures=("Qwen3MoeForCausalLM",), build=_qwen3_moe, checked=_CONFIGS,
+        kinds="full",
+    ),
+    Family(
+        model_type="qwen3_vl_moe_text", architectures=("Qwen3VLMoeForCausalLM",), build=_qwen3_moe, checked=_LIBRARY,
         kinds="full",
     ),
     Family(
