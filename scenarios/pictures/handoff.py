@@ -53,7 +53,9 @@ def handoff_of(plan: Document, fleet: Fleet, source: str) -> Handoff:
 
 
 def _carried(plan: Document, handoff: Document, fleet: Fleet, prefill: str, decode: str) -> Handoff:
-    places = {id(link): place for place, link in enumerate(fleet.links)}
+    places: dict[tuple[Any, ...], int] = {}
+    for place, link in enumerate(fleet.links):
+        places.setdefault(_figures(link), place)
     carried: dict[int, str] = {}
     whole = f"{exact_bytes(handoff.get('bytes'))} in {count_of(handoff.get('copies'))} copies"
     notes = [f"KV handoff of the plan ({plan['verdict']}): {prefill} to {decode}, {whole}, {seconds_of(handoff)}."]
@@ -73,11 +75,17 @@ def _carried(plan: Document, handoff: Document, fleet: Fleet, prefill: str, deco
         over = " over " + ", ".join(nodes[1:-1]) if len(nodes) > 2 else ""
         notes.append(f"Leg {number} of {len(legs)}: {leg['kind']} {leg['src']} to {leg['dst']}{over}, {words}.")
         for link in links or ():
-            carried[places[id(link)]] = f"KV {words}"
+            carried[places[_figures(link)]] = f"KV {words}"
     inside = f"KV {whole}, inside the device" if not carried else None
     return Handoff(
         prefill=prefill, decode=decode, carried=carried, unknown=inside, notes=tuple(notes), passed=frozenset(passed)
     )
+
+
+def _figures(link: Link) -> tuple[Any, ...]:
+    """What tells a link from others. The graph may hold the links of another reading of the same fleet."""
+    held = (link.bandwidth.value, link.latency.value, link.peer_access, link.duplex, link.copy_engines)
+    return (link.src, link.dst, link.kind, link.count, *held)
 
 
 def _links(fleet: Fleet, leg: Document) -> list[Link] | None:

@@ -8,6 +8,8 @@ from scenarios.pictures.shape import Line
 
 TRIED = (0.5, 0.38, 0.62, 0.28, 0.72, 0.2, 0.8, 0.45, 0.55, 0.33, 0.67, 0.24, 0.76)
 ANY = 1_000_000
+LITTLE = 4
+"""What must be labelled keeps near its middle, for a little of another line."""
 CROSSED = 3
 """A label that would lie over more points of other lines than these gives way to the letter."""
 
@@ -18,10 +20,11 @@ def place_labels(
     """A label for each line. What carries K and V is labelled first, then short words before long ones."""
     placed: dict[int, Label] = {}
     points = [[point for curve in path for point in points_of(curve)] for path in paths]
+    weights = [1 if line.kv is None else CROSSED + 1 for line in lines]  # what is marked is covered by nothing
     order = sorted(range(len(lines)), key=lambda at: (lines[at].kv is None, at))
     for at in order:
         line = lines[at]
-        others = [spot for number, row in enumerate(points) if number != at for spot in row]
+        others = [spot for number, row in enumerate(points) if number != at for spot in row * weights[number]]
         blocked = [*boxes, *(label.rect for label in placed.values())]
         for words, crossed in _wordings(line):
             label = _fit(words, paths[at], blocked, others, bounds, crossed)
@@ -59,6 +62,7 @@ def _fit(
         if any(rect.meets(other, 2) for other in blocked):
             continue
         over = sum(rect.holds(point) for point in others)
-        if over <= crossed and (best is None or (over, number) < best[:2]):
-            best = (over, number, rect)
+        rank = over // LITTLE if crossed == ANY else over
+        if over <= crossed and (best is None or (rank, number) < best[:2]):
+            best = (rank, number, rect)
     return None if best is None else Label(lines=words, rect=best[2])

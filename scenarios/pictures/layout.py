@@ -22,8 +22,8 @@ LINE_HEIGHT = 16.0
 PITCH = 16.0
 """Least pixels between two ports of a box."""
 GAP = 28.0
-ROOMY = 110.0
-"""Between the boxes of a row of at most three: labels need the room that many boxes make by themselves."""
+ROOMY = (110.0, 210.0)
+"""Between the boxes of a row of at most three, without and with a handoff: their labels need the room."""
 GROUP_GAP = 56.0
 STRIP = 72.0
 STRIP_CARRIED = 112.0
@@ -55,7 +55,7 @@ class Rows:
     chains: list[list[Spot]]
     count: int
     wide: frozenset[int]
-    strip: float
+    carried: bool
 
 
 def text_width(text: str) -> float:
@@ -70,7 +70,7 @@ def arrange(scene: Scene) -> Rows:
     left = 0.0
     for group in groups:
         held = [spot for spot in rows.spots if spot.group == group and spot.row not in rows.wide]
-        _place_group(held)
+        _place_group(held, rows.carried)
         shift = left - min(spot.x - spot.width / 2 for spot in held)
         for spot in held:
             spot.x += shift
@@ -87,8 +87,8 @@ def _rows(scene: Scene) -> Rows:
     for order, box in enumerate(sorted(scene.boxes, key=lambda box: natural_order(box.name))):
         boxes[box.name] = Spot(row_of[box.rank], box.group, _box_width(box, ends[box.name]), box, order)
     wide = frozenset(row for rank, row in row_of.items() if rank[0] in (WIDE_ABOVE, WIDE_BELOW))
-    strip = STRIP_CARRIED if any(line.kv for line in scene.lines) else STRIP
-    rows = Rows(spots=list(boxes.values()), boxes=boxes, chains=[], count=len(ranks), wide=wide, strip=strip)
+    carried = any(line.kv is not None for line in scene.lines)
+    rows = Rows(spots=list(boxes.values()), boxes=boxes, chains=[], count=len(ranks), wide=wide, carried=carried)
     for line in scene.lines:
         rows.chains.append(_chain(rows, boxes[line.src], boxes[line.dst]))
     return rows
@@ -126,7 +126,7 @@ def _chain(rows: Rows, src: Spot, dst: Spot) -> list[Spot]:
     return chain
 
 
-def _place_group(held: list[Spot]) -> None:
+def _place_group(held: list[Spot], carried: bool) -> None:
     """Order and x of the spots of one group, by its own lines."""
     by_row: dict[int, list[Spot]] = defaultdict(list)
     for spot in held:
@@ -134,7 +134,7 @@ def _place_group(held: list[Spot]) -> None:
     inside = set(map(id, held))
     for row in by_row.values():
         row.sort(key=lambda spot: spot.order)
-        _pack(row, [0.0] * len(row))
+        _pack(row, [0.0] * len(row), carried)
     for sweep in range(SWEEPS):
         downwards = sweep % 2 == 0
         for number in sorted(by_row, reverse=not downwards):
@@ -142,10 +142,10 @@ def _place_group(held: list[Spot]) -> None:
             wanted = {id(s): _mean([n for n in (s.above if downwards else s.below) if id(n) in inside], s) for s in row}
             if sweep < SWEEPS - 2:
                 row.sort(key=lambda spot: (round(wanted[id(spot)], 3), spot.order))
-            _pack(row, [wanted[id(spot)] for spot in row])
+            _pack(row, [wanted[id(spot)] for spot in row], carried)
     for number in sorted(by_row):
         row = by_row[number]
-        _pack(row, [_mean([n for n in (*s.above, *s.below) if id(n) in inside], s) for s in row])
+        _pack(row, [_mean([n for n in (*s.above, *s.below) if id(n) in inside], s) for s in row], carried)
 
 
 def _place_wide(rows: Rows) -> None:
@@ -161,16 +161,16 @@ def _place_wide(rows: Rows) -> None:
         spots = by_row[row]
         wanted = {id(spot): _mean(spot.below if row < middle else spot.above, spot) for spot in spots}
         spots.sort(key=lambda spot: (round(wanted[id(spot)], 3), spot.order))
-        _pack(spots, [wanted[id(spot)] for spot in spots])
+        _pack(spots, [wanted[id(spot)] for spot in spots], rows.carried)
 
 
 def _mean(near: list[Spot], spot: Spot) -> float:
     return sum(other.x for other in near) / len(near) if near else spot.x
 
 
-def _pack(row: list[Spot], wanted: list[float]) -> None:
+def _pack(row: list[Spot], wanted: list[float], carried: bool) -> None:
     """Sets x as near to what is wanted as the order and the widths allow: least squares by pooling what violates it."""
-    gap = ROOMY if sum(spot.box is not None for spot in row) <= 3 else GAP
+    gap = ROOMY[carried] if sum(spot.box is not None for spot in row) <= 3 else GAP
     offset, offsets = 0.0, []
     for number, spot in enumerate(row):
         if number:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from scenarios.pictures.layout import LINE_HEIGHT, PITCH, Rows, Spot
+from scenarios.pictures.layout import LINE_HEIGHT, PITCH, STRIP, STRIP_CARRIED, Rows, Spot
 from scenarios.pictures.places import Curve, Point, Rect
 from scenarios.pictures.scene import DEVICES
 
@@ -122,7 +122,11 @@ class Routes:
             tops.append(at)
             at += self.heights[row] + self._reach(row, below=True)
             if row + 1 < self.rows.count:
-                at += self._reach(row + 1, below=False) + self.rows.strip + min(DEEPEST, SLOPE * self._sideways(row))
+                at += (
+                    self._reach(row + 1, below=False)
+                    + (STRIP_CARRIED if self.rows.carried else STRIP)
+                    + min(DEEPEST, SLOPE * self._sideways(row))
+                )
         return tops, at
 
     def _reach(self, row: int, *, below: bool) -> float:
