@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["card_of_name", "card_of_pci", "claimed_card"]
+__all__ = ["card_of_name", "card_of_pci", "claimed_card", "vendor_of"]
 
 _NAMES = {
     "a10": "a10",
@@ -49,6 +49,7 @@ _PCI = {
     ("10de", "2b85"): "rtx-5090",
     ("1002", "74a1"): "mi300x",
 }
+_MAKERS = {"nvidia": "10de", "amd": "1002", "intel": "8086"}
 _MAKER = re.compile(r"^(?:nvidia corporation|nvidia|advanced micro devices, inc\.|amd|intel)\s+", re.I)
 
 
@@ -65,6 +66,11 @@ def card_of_name(name: str | None) -> str | None:
 def card_of_pci(vendor: str, device: str) -> str | None:
     """The SKU of a PCI vendor and device id, four hexadecimal digits each; None when it is in no table."""
     return _PCI.get((vendor.lower(), device.lower()))
+
+
+def vendor_of(label: str | None) -> str | None:
+    """The PCI vendor id of a card by the maker's name at the head of its label; None for any other."""
+    return _MAKERS.get((label or "").partition(" ")[0].casefold())
 
 
 def claimed_card(name: str, sku: str) -> bool | None:

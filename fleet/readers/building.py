@@ -14,6 +14,7 @@ from fleet.errors import DescriptionError, Fault
 from fleet.identity import natural_order, topology_id
 from fleet.lint import warnings_of
 from fleet.machine import UNKNOWN, Device, Figure, Fleet, Host, Link, Memory, PeerAccess, Quantity
+from fleet.readers.named import check_card, doubts
 from fleet.readers.skus import Sku, find_sku
 from fleet.yaml_source import printable
 
@@ -26,7 +27,10 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """A GPU that a text names. `capacity` and the slot's `rate` are what the text itself says."""
+    """A GPU that a text names. `capacity` and the slot's `rate` are what the text itself says.
+
+    So are `product`, its name, and `vendor` and `pci_device`, four hexadecimal digits each: None = not said.
+    """
 
     index: int
     line: int
@@ -35,6 +39,9 @@ class Gpu:
     uuid: str | None = None
     capacity: Quantity = UNKNOWN
     rate: Quantity = UNKNOWN
+    product: str | None = None
+    vendor: str | None = None
+    pci_device: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +108,14 @@ def build_fleet(
     sku: str | None,
     numa_nodes: int | None = None,
 ) -> tuple[Fleet, tuple[str, ...]]:
-    """(the fleet, warnings of this step, which the fleet carries too). Raises DescriptionError for an unknown SKU."""
+    """(the fleet, warnings of this step, which the fleet carries too).
+
+    Raises DescriptionError: there is no such SKU, or the text names another card.
+    """
     card = None if sku is None else find_sku(sku)
     shown = printable(source, 200)
+    if card is not None:
+        check_card(gpus, card, shown)
     devices = tuple(_device(gpu, card, shown) for gpu in sorted(gpus, key=lambda gpu: gpu.index))
     pairs = list(pairs)
     links = [link for pair in pairs for link in _both_ways(pair, card, shown)]
@@ -119,7 +131,8 @@ def build_fleet(
         source=source,
     )
     undeclared = [d.id for d in devices if d.runtime.declared is not None and d.runtime.declared.source == _NO_RUNTIME]
-    told = (*_gaps(fleet, card), *warnings_of(fleet, {d.id: d.arch for d in devices}, undeclared))
+    doubted = () if card is None else doubts(gpus, pairs, card)
+    told = (*doubted, *_gaps(fleet, card), *warnings_of(fleet, {d.id: d.arch for d in devices}, undeclared))
     return replace(fleet, digest=fleet_digest(fleet), warnings=told), told
 
 

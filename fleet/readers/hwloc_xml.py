@@ -31,6 +31,7 @@ _LIBRARIES = ("nvml", "rsmi", "ze", "cuda", "opencl")
 _OS_DEVICE = re.compile(r"(nvml|rsmi|ze|cuda|opencl)([0-9]{1,4})(?:d([0-9]{1,4}))?(\.[0-9]+)?", re.ASCII)
 _DISPLAY = re.compile(r"03(?:00|02|80) \[(10de|1002):", re.ASCII | re.I)
 """Class and vendor of a card that no library named: NVIDIA or AMD."""
+_PCI_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.ASCII | re.I)
 _MEMORY_SIZES = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize", "OpenCLGlobalMemorySize")
 _UUIDS = ("NVIDIAUUID", "AMDUUID", "LevelZeroUUID")
 _SIZE = re.compile(r"([0-9]{1,16}) ?(?:KiB)?", re.ASCII)
@@ -197,11 +198,13 @@ def _ordinal(name: str) -> int | None:
 
 
 def _gpu(card: _Card, faults: Faults) -> Gpu:
+    ids = _PCI_IDS.search(card.pci.get("pci_type"))
     uuid = next((card.facts[name] for name in _UUIDS if card.facts.get(name)), None)
     return Gpu(
         index=card.index, line=card.pci.line, numa=card.numa, pci=printable(card.pci.get("pci_busid"), 64) or None,
         uuid=None if uuid is None else printable(uuid, 64), capacity=_capacity(card, faults),
-        rate=rate_figure(slowest(card.slot.hops), SPEED),
+        rate=rate_figure(slowest(card.slot.hops), SPEED), product=card.facts.get("GPUModel") or None,
+        vendor=ids[1].lower() if ids else None, pci_device=ids[2].lower() if ids else None,
     )  # fmt: skip
 
 

@@ -234,8 +234,15 @@ def _number(found: _System, faults: Faults) -> None:
 def _gpu(card: _Card) -> Gpu:
     return Gpu(
         index=card.index, line=card.pci.line, numa=card.numa, pci=card.slot.hops[0][0],
-        rate=rate_figure(slowest(card.slot.hops), SPEED),
+        rate=rate_figure(slowest(card.slot.hops), SPEED), vendor=_pci_id(card.pci, "vendor"),
+        pci_device=_pci_id(card.pci, "device"),
     )  # fmt: skip
+
+
+def _pci_id(element: Element, name: str) -> str | None:
+    """The four digits of a PCI vendor or device; None where they are left out, or zero as in virtual machines."""
+    text = element.get(name).lower().removeprefix("0x")
+    return text if re.fullmatch("[0-9a-f]{4}", text, re.ASCII) and text != "0000" else None
 
 
 class _Links:

@@ -180,7 +180,12 @@ def _cards(text: str, found: list[Matrix], links: list[Matrix], faults: Faults) 
         number = gpu_number(name)
         gpus.append(
             Gpu(
-                index=number, line=first.lines[name], numa=nodes[0] if len(nodes) == 1 else None, uuid=uuids.get(number)
+                index=number,
+                line=first.lines[name],
+                numa=nodes[0] if len(nodes) == 1 else None,
+                uuid=uuids.get(number),
+                product=names.get(name),
+                vendor="10de",
             )
         )
     notes: dict[str, Any] = {

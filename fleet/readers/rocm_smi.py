@@ -68,7 +68,7 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     values = {kind: _undirected(table, faults) for kind, table in found.tables.items() if kind != "access"}
     faults.stop()
     warnings = _warnings(found, values)
-    cards = [Gpu(index=i, line=found.lines[i], numa=found.numa["node"].get(i)) for i in gpus]
+    cards = [Gpu(index=i, line=found.lines[i], numa=found.numa["node"].get(i), vendor="1002") for i in gpus]
     fleet, told = build_fleet(NAME, source, cards, _pairs(found, values, gpus), sku=sku)
     return Reading(fleet=fleet, warnings=(*warnings, *told), notes=_notes(found, values, gpus))
 

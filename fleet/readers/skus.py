@@ -7,7 +7,7 @@ measurement was measured on another machine than the one described, so it is han
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from fleet.catalog.skus import sku_names, sku_text
@@ -34,6 +34,8 @@ class Sku:
     lanes: dict[str, Quantity]
     slot: Quantity
     latencies: dict[str, Quantity]
+    label: str | None = None
+    lane_counts: dict[str, int] = field(default_factory=dict)
 
 
 def find_sku(name: str) -> Sku:
@@ -79,6 +81,8 @@ def _sku(name: str) -> Sku:
         runtime=None if row.runtime is None else _spec(row.runtime),
         lanes={kind: _spec(port.bandwidth) for kind, port in ports.items() if kind != "pcie"},
         slot=_spec(ports["pcie"].bandwidth) if "pcie" in ports else UNKNOWN,
+        label=row.label,
+        lane_counts={kind: port.count for kind, port in ports.items()},
         latencies={kind: _spec(port.latency) for kind, port in ports.items()},
     )
 

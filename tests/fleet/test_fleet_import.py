@@ -28,6 +28,14 @@ SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 TEXTS = sorted(glob.glob(str(SHARED / "topology" / "*.txt")) + glob.glob(str(SHARED / "topology" / "*.xml")))
 MACHINES = sorted(glob.glob(str(SHARED / "vx_fleet" / "*.vx")))
 
+OTHER_CARDS = {
+    "hwloc_power8_4xp100.xml": "is Tesla P100-SXM2-16GB in this text, but --sku names NVIDIA L40S",
+    "nccl_azure_ncv4_4gpu_self_nvlink.xml": r"is PCI 10de:20b5 \(a100-pcie-80\) in this text",
+    "rccl_3gpu_pcie.xml": "is a card of AMD in this text",
+    "rocm_showtopo_4gpu_xgmi.txt": "is a card of AMD in this text",
+}
+"""Inputs that name their cards; what is said when --sku names an L40S."""
+
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-9\t0\nGPU1\tNV4\t X \t0-9\t0\n"
 BANDWIDTH = """nvbandwidth Version: v0.5
 Running device_to_device_memcpy_read_ce.
@@ -165,6 +173,33 @@ def test_a_wrong_format_by_name_is_a_fault_and_so_is_an_unknown_one(files):
     assert "did you mean l40s?" in refusal(str(files / "topo.txt"), sku="l40z")
 
 
+LISTED = "GPU 0: {name} (UUID: GPU-00000000-0000-4000-8000-000000000001)\n" + MATRIX
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-40GB", "NVIDIA L40", "Tesla V100-SXM2-32GB"])
+def test_a_sku_of_another_card_than_the_text_names_is_refused_with_both_names(files, name):
+    (files / "topo.txt").write_text(LISTED.format(name=name))
+    told = refusal(str(files / "topo.txt"), sku="a100-sxm-80")
+    assert f"topo.txt:3:1 gpu:0 is {name} in this text, but --sku names NVIDIA A100 SXM 80 GB (a100-sxm-80)" in told
+
+
+def test_the_card_that_the_text_names_may_be_named_again(files):
+    (files / "topo.txt").write_text(LISTED.format(name="NVIDIA A100-SXM4-80GB"))
+    assert load_fleet(str(files / "topo.txt"), sku="a100-sxm-80").devices[0].sku == "a100-sxm-80"
+
+
+def test_a_name_that_may_be_the_card_is_taken_for_it_and_told(files):
+    (files / "topo.txt").write_text(LISTED.format(name="NVIDIA A100-SXM-Custom"))
+    fleet = load_fleet(str(files / "topo.txt"), sku="a100-sxm-80")
+    assert "the text names NVIDIA A100-SXM-Custom; taken for NVIDIA A100 SXM 80 GB, as --sku says" in fleet.warnings
+
+
+def test_more_lanes_than_the_card_has_are_told(files):
+    fleet = load_fleet(str(files / "topo.txt"), sku="l40s")
+    assert any("shows 4 NVLinks between two cards, l40s has none" in told for told in fleet.warnings)
+    assert not [told for told in load_fleet(str(files / "topo.txt"), sku="a100-sxm-80").warnings if "NVLinks" in told]
+
+
 # measurements
 
 
@@ -260,6 +295,10 @@ def test_what_is_no_measurement_cannot_be_laid_over_a_fleet(files):
 def test_every_shared_input_is_a_fleet_that_reads_back_or_is_refused_in_words(path, sku):
     if not path:
         pytest.skip("shared/data/topology is not beside the project")
+    if sku is not None and os.path.basename(path) in OTHER_CARDS:
+        with pytest.raises(DescriptionError, match=OTHER_CARDS[os.path.basename(path)]):
+            load_fleet(path, sku=sku)
+        return
     if read_foreign(Path(path).read_text(), "x", sku=sku).fleet is None:
         with pytest.raises(DescriptionError, match=r"describes no device|--onto FLEET"):
             load_fleet(path, sku=sku)

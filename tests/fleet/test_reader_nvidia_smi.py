@@ -239,7 +239,7 @@ def test_a_sku_fills_memory_lanes_and_slots_as_spec() -> None:
 
 
 def test_every_card_of_the_catalog_can_be_named_and_has_a_memory() -> None:
-    cards = [name for name in sku_names() if name not in ("host-x86-2s", "gaudi3")]
+    cards = [name for name in sku_names() if name not in ("host-x86-2s", "gaudi3", "mi300x")]
     for name in cards:
         fleet = fleet_of(BLANKS.replace("NV2", "NV1"), name)
         assert fleet.devices[0].sku == name
@@ -248,6 +248,11 @@ def test_every_card_of_the_catalog_can_be_named_and_has_a_memory() -> None:
         rate = link(fleet, "gpu:0", "gpu:1").bandwidth
         assert (rate.value is None) == (known is None)
     assert "l40s" in cards
+
+
+def test_a_card_of_another_maker_is_refused_with_both() -> None:
+    with pytest.raises(DescriptionError, match="gpu:0 is a card of NVIDIA in this text, but --sku names AMD Instinct"):
+        fleet_of(BLANKS, "mi300x")
 
 
 def test_a_rate_is_not_guessed_where_only_p2p_is_shown() -> None:
