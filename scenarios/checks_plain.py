@@ -9,6 +9,8 @@ from scenarios.case import Case, Document
 from scenarios.checks_edges import BAD_ROWS
 from scenarios.checks_inputs import inputs_unchanged
 from scenarios.checks_orders import orders_unchanged
+from scenarios.checks_run import runs_agree_with_themselves
+from scenarios.checks_settings import kv_content_unchanged, settings_unchanged
 from scenarios.finding import Finding, failed, passed, waived
 
 _PLAN = "kvwaybill/plan/"
@@ -163,11 +165,14 @@ def verdict_unchanged(case: Case) -> Finding:
 CHANGES: dict[str, Callable[[Case], Finding]] = {
     "verdict_unchanged": verdict_unchanged,
     "inputs_unchanged": inputs_unchanged,
+    "settings_unchanged": settings_unchanged,
+    "run_agrees_with_itself": runs_agree_with_themselves,
     "orders_unchanged": orders_unchanged,
     "edges_match": edges_match,
     "handoff_bytes_match": handoff_bytes_match,
     "resident_match": resident_match,
     "dispatches_unchanged": dispatches_unchanged,
     "tokens_unchanged": tokens_unchanged,
+    "kv_content_unchanged": kv_content_unchanged,
 }
 """Plan beside plan, run beside run."""

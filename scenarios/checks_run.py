@@ -12,7 +12,8 @@ from typing import Any
 from scenarios.case import BOS, Case, Document
 from scenarios.checks_inputs import digests
 from scenarios.checks_physical import other_cards
-from scenarios.finding import Finding, failed, passed
+from scenarios.checks_settings import means_nothing, settings_disagree, unseen
+from scenarios.finding import Finding, failed, passed, waived
 from scenarios.plan_figures import kv_payload
 
 _MOVES_NOTHING = "null"
@@ -25,9 +26,42 @@ def run_agrees_with_itself(case: Case) -> Finding:
     """Fails when one part of the run contradicts another, or the orders that it says it carried out."""
     found = list(contradictions(case))
     if not found:
+        if finding := means_nothing(case.b):
+            return finding
         return passed("ids, passes, dispatches, program, logits, settings and witnesses fit each other and the orders")
     more = f"; and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
     return failed("; ".join(found[:_MOST_TOLD]) + more)
+
+
+def runs_agree_with_themselves(case: Case) -> Finding:
+    """Fails when one of two runs contradicts itself, as far as that shows without the orders that it carried out."""
+    if any("tokens" not in document for document in (case.a, case.b)):
+        return waived("concerns runs; two plans are compared here")
+    found = [f"{name}: {words}" for name, run in (("A", case.a), ("B", case.b)) for words in _within(run)]
+    if found:
+        return failed("; ".join(found[:_MOST_TOLD]))
+    for run in (case.a, case.b):
+        if finding := means_nothing(run):
+            return finding
+    return passed("ids, passes, witnesses and sums of each fit each other, as far as runs alone can tell")
+
+
+def _within(run: Document) -> Iterator[str]:
+    """The contradictions that need no orders."""
+    passes = sum(run["passes"].values())
+    if run["tokens"][:1] != [BOS] or len(run["tokens"]) != passes + 1:
+        yield f"{len(run['tokens']):,} tokens for {passes:,} passes; a walk begins with BOS and has one more"
+    if run["generated_tokens"] != run["tokens"][run["n_prompt_tokens"] :]:
+        yield f"generated_tokens are not the tokens behind the {run['n_prompt_tokens']:,} of the prompt"
+    yield from _stop(run)
+    yield from _text(run)
+    for phase, first in (("prefill", 0), ("decode", run["passes"]["prefill"])):
+        yield from _steps(run, phase, first)
+    for row in run["waybill"]:
+        yield from _row(run, row)
+    yield from _edges(run)
+    yield from _twice(run)
+    yield from unseen(run)
 
 
 def contradictions(case: Case) -> Iterator[str]:
@@ -37,6 +71,7 @@ def contradictions(case: Case) -> Iterator[str]:
     yield from _text(case.b)
     yield from _logits(case)
     yield from _settings(case)
+    yield from settings_disagree(case)
     yield from _device_claims(case)
     yield from _dispatched_devices(case)
     for phase, first in (("prefill", 0), ("decode", case.b["passes"]["prefill"])):
