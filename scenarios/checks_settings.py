@@ -99,7 +99,8 @@ def _settings_of(document: Document) -> dict[str, Any] | None:
     if not str(document["schema"]).startswith("kvwaybill/run/") or document.get("settings") is None:
         return None
     told: dict[str, Any] = {name: document.get(name) for name in ("backend", "path", "tier")}
-    return told | document["settings"]
+    told.update(document["settings"])
+    return told
 
 
 def _shown(value: Any) -> str:

@@ -80,7 +80,9 @@ def test_a_checkpoint_of_nan_runs_and_ends_with_cannot_say(tmp_path: Path, ask: 
     data[28 : 28 + 4 * floats] = struct.pack("<f", float("nan")) * floats
     model = tmp_path / "model.bin"
     model.write_bytes(bytes(data))
-    answer = ask("run", "two-gpu", "--model", model, "--prompt", "", "--steps", "6", "-o", "json")
+    out = tmp_path / "plan.json"
+    assert ask("admit", "--fleet", "two-gpu-nvlink", "--model", model, "--steps", "6", "--plan-out", out).code == 0
+    answer = ask("run", out, "-o", "json")
     assert answer.code == 3
     assert answer.document["comparison"]["verdict"] == "inconclusive"
 
