@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fleet.units import format_bytes, format_rate
+from scenarios.admissions import admission_row
 from scenarios.table import Paint, Table, safe
 from scenarios.words import (
     COLOR_OF,
@@ -37,7 +39,7 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
         _reasons(plan.get("reasons") or [], paint, vx=mapping(inputs.get("fleet")).get("format") == "vx"),
         _other_changes(plan, paint),
         _memory(plan.get("memory") or [], paint),
-        _waybill(plan.get("waybill") or [], paint),
+        _waybill(plan.get("waybill") or [], paint, _no_way(plan)),
         edges_block(plan.get("edges") or [], paint),
         _contention(plan.get("contention") or [], paint),
         _summary(plan, paint),
@@ -52,39 +54,15 @@ def admissions_text(plans: list[Document], *, color: bool = False, width: int | 
     """Several plans: first one line a fleet, then each plan."""
     paint = Paint(color, width)
     table = Table("Fleets", "verdict", "binding line", ">required", ">available", ">margin", ">handoff")
-    for plan in plans:
-        told = _tightest(plan)
-        name = mapping(mapping(plan.get("inputs")).get("fleet")).get("name") or "?"
-        handoff = plan.get("handoff")
-        time = seconds_of(handoff) if handoff else "none" if plan.get("passes") else "unpriced"
-        short = (told.get("slack_bytes") or 0) < 0
+    for plan, row in zip(plans, map(admission_row, plans), strict=True):
+        time = seconds_of(row["handoff"]) if row["handoff"] else "none" if plan.get("passes") else "unpriced"
+        short = (row["margin_bytes"] or 0) < 0
         table.add(
-            name, plan["verdict"], _binding(plan, told),
-            *(format_bytes(told.get(field)) for field in ("total_bytes", "budget_bytes", "slack_bytes")), time,
-            colors=(None, COLOR_OF.get(plan["verdict"]), None, None, None, "red" if short else None),
+            row["fleet"] or "?", row["verdict"], row["binding"] or "-",
+            *(format_bytes(row[field]) for field in ("required_bytes", "available_bytes", "margin_bytes")), time,
+            colors=(None, COLOR_OF.get(row["verdict"]), None, None, None, "red" if short else None),
         )  # fmt: skip
     return "\n".join([joined([table.lines(paint)]), *(plan_text(plan, color=color, width=width) for plan in plans)])
-
-
-def _tightest(plan: Document) -> Document:
-    """The device with the least slack; one whose slack is unknown comes first. {} where no device is told."""
-    entries = [entry for entry in plan.get("memory") or [] if not str(entry["device"]).startswith("host")]
-    unknown = [entry for entry in entries if entry.get("slack_bytes") is None]
-    # Of a memory that two devices lie in, both totals are gone.
-    joint = [entry | mapping(entry.get("shared")) for entry in entries]
-    ranked: list[Document] = unknown or sorted(joint, key=lambda entry: entry["slack_bytes"])
-    return ranked[0] if ranked else {}
-
-
-def _binding(plan: Document, told: Document) -> str:
-    """What decides: the line that no longer fits, another reason's code, else the device that is filled the most."""
-    for reason in plan.get("reasons") or []:
-        if reason.get("line"):
-            return f"{reason.get('device', '?')} {reason['line']}"
-        where = reason.get("device") or reason.get("edge") or ""
-        where = "->".join(where) if isinstance(where, list) else where
-        return f"{reason['code']} {where}".rstrip()
-    return f"{told['device']} total" if told else "-"
 
 
 def backends_text(document: Document, *, color: bool = False, width: int | None = None) -> str:
@@ -196,7 +174,13 @@ def _bound(entry: Document, field: str) -> str:
     return format_bytes(figure)
 
 
-def _waybill(rows: list[Document], paint: Paint) -> list[str]:
+def _no_way(plan: Document) -> set[str]:
+    """`gpu:0->host` of the edges that no declared links carry."""
+    edges = (reason.get("edge") for reason in plan.get("reasons") or [] if reason["code"] == "NO_ROUTE")
+    return {"->".join(edge) if isinstance(edge, list) else str(edge) for edge in edges}
+
+
+def _waybill(rows: list[Document], paint: Paint, no_way: Collection[str] = ()) -> list[str]:
     table = Table("Waybill", "tensor", "edge", "kind", ">bytes", ">copies", ">each pass", ">time")
     for row in rows:
         per_pass = row.get("per_pass")
@@ -207,7 +191,8 @@ def _waybill(rows: list[Document], paint: Paint) -> list[str]:
         )  # fmt: skip
         legs = row.get("legs")
         if legs is None:
-            table.add("", "", "  by an unknown way", "", "", "", "", "", colors=("", "", "yellow"))
+            words = "  no way is declared" if f"{row['src']}->{row['dst']}" in no_way else "  by an unknown way"
+            table.add("", "", words, "", "", "", "", "", colors=("", "", "yellow"))
         elif len(legs) > 1:
             for leg in legs:
                 ends = f"  {leg['src']} -> {leg['dst']}"
@@ -249,11 +234,19 @@ def _contention(shared: list[Document], paint: Paint) -> list[str]:
     return table.lines(paint) if shared else []
 
 
+def _ends_of(plan: Document) -> set[str]:
+    """`gpu:0->gpu:1` of the handoff."""
+    return {f"{row['src']}->{row['dst']}" for row in plan.get("waybill") or [] if row["phase"] == "handoff"}
+
+
 def _summary(plan: Document, paint: Paint) -> list[str]:
     lines = []
     handoff, passes, dispatches = plan.get("handoff"), plan.get("passes"), plan.get("dispatches")
     if handoff:
         moved = f"{format_bytes(handoff['bytes'])} moved in {count_of(handoff['copies'])} copies"
+        if handoff.get("legs", ()) is None:  # how often a copy is cut, and what it takes, depends on the way
+            way = "no way is declared" if _no_way(plan) & _ends_of(plan) else "the way is unknown"
+            moved = f"{format_bytes(handoff['bytes'])} to move, {way}: copies unknown"
         exact = f", {format_bytes(handoff['payload_bytes'])} exact" if "payload_bytes" in handoff else ""
         lines += paint.fold(f"Handoff     {moved}{exact}, {seconds_of(handoff)}", 12)
     elif passes:

@@ -100,8 +100,9 @@ def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> Non
         for warning in plan["warnings"]:
             console.warn(warning)
     if output is Format.json:
-        document = plans[0] if len(plans) == 1 else {"schema": "kvwaybill/admissions/1", "plans": plans}
-        console.document(document)
+        from scenarios.admissions import admissions_document
+
+        console.document(plans[0] if len(plans) == 1 else admissions_document(plans))
         return
     from scenarios.report import admissions_text, plan_text
 

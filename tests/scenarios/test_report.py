@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scenarios.admissions import admissions_document
 from scenarios.checks import CHECK_NAMES
 from scenarios.compare import compare
 from scenarios.limits import comparison_limits, plan_limits, proof_limits, run_limits
@@ -242,6 +243,35 @@ def test_several_fleets_begin_with_a_line_for_each() -> None:
     refused = plans[1]["memory"][0]
     assert all(f"{refused[field]:,} B" in head[2] for field in ("total_bytes", "budget_bytes", "slack_bytes"))
     assert "unknown" in head[3]
+
+
+def test_the_row_of_a_fleet_says_in_json_what_the_table_says() -> None:
+    plans = [plan(), plan(utilization="0.0001"), plan(fleet="two-gpu-unknown")]
+    document = admissions_document(plans)
+    assert document["plans"] == plans
+    for row, held in zip(document["fleets"], plans, strict=True):
+        assert set(row) == {
+            "fleet", "verdict", "binding", "device", "required_bytes", "available_bytes", "margin_bytes", "handoff",
+        }  # fmt: skip
+        assert row["handoff"]["seconds"] == held["handoff"]["seconds"]
+        [entry] = [entry for entry in held["memory"] if entry["device"] == row["device"]]
+        assert (row["required_bytes"], row["margin_bytes"]) == (entry["total_bytes"], entry["slack_bytes"])
+        assert row["device"] in row["binding"]
+    assert document["fleets"][2]["margin_bytes"] is None
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_the_table_of_fleets_fits_a_terminal_and_is_colourless_unless_asked(width: int) -> None:
+    plans = [plan(), plan(utilization="0.0001")]
+    head = admissions_text(plans, width=width).split("\n\n")[0].splitlines()
+    assert all(len(line) <= width for line in head)
+    whole = " ".join(head)
+    for word in ("verdict", "binding line") if width > 100 else ():
+        assert word in whole
+    for word in ("required", "available", "margin", "handoff"):
+        assert word in whole
+    assert "\x1b" not in whole
+    assert "\x1b[31mrefused" in admissions_text(plans, color=True)
 
 
 def test_two_plans_are_set_side_by_side_as_a_and_b() -> None:
