@@ -12,7 +12,7 @@ import numpy as np
 from executor.jit import cache_note
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A compiled function, and arguments of the types that it will be called with, on which it has next to nothing to do."""
+"""A compiled function, and arguments of the types that it will be called with, on which it has little to do."""
 
 _typeof: Any = numba.typeof
 

@@ -417,11 +417,14 @@ def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> P
 
 
 def check_pace(orders: Orders, path: Path, fast: bool, threads: int) -> None:
-    """DescriptionError where a request cannot be run fast or by several threads: only packed matmuls can."""
-    packed = path == "fused" and orders.workload.layout == LAYOUT
-    asked = [("fast", fast), ("threads", threads != 1)]
-    for what in (name for name, wanted in asked if wanted and not packed):
-        raise DescriptionError.at("run", what, f"needs the layout {LAYOUT}; admit with --layout {LAYOUT}")
+    """DescriptionError where a request cannot be run fast or by several threads: only compiled calls can, and fast only
+    packed ones.
+    """
+    if fast and not (path == "fused" and orders.workload.layout == LAYOUT):
+        raise DescriptionError.at("run", "fast", f"needs the layout {LAYOUT}; admit with --layout {LAYOUT}")
+    if threads != 1 and path != "fused":
+        told = "operations one by one are not shared out; leave --path out, and attention on the device"
+        raise DescriptionError.at("run", "threads", told)
     if not 1 <= threads <= MAX_THREADS:
         raise DescriptionError.at("run", "threads", f"{threads} threads; use 1 to {MAX_THREADS}")
 

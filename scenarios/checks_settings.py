@@ -9,8 +9,8 @@ from fleet.model import DTYPE_BYTES
 from scenarios.case import Case, Document
 from scenarios.finding import Finding, failed, inconclusive, passed, waived
 
-_SPLITS_ROWS = "packed16"
-"""The layout whose kernels take threads and fused multiplies."""
+_FUSES_MULTIPLIES = "packed16"
+"""The layout that has a fast mode."""
 _LOOKS = {"arrival", "cupti"}
 """Witnesses of a copy in this machine; `import` and `receiver` are set beside a run by others."""
 _EXPONENT = 0x7F800000
@@ -23,8 +23,10 @@ def settings_disagree(case: Case) -> Iterator[str]:
     yield from unseen(run)
     layout = case.orders["workload"]["layout"]
     threads = settings.get("threads")
-    if threads is not None and threads != 1 and layout != _SPLITS_ROWS:
-        yield f"settings.threads is {threads}, but layout {layout} computes on one"
+    if threads is not None and threads != 1 and run.get("path") == "dispatch":
+        yield f"settings.threads is {threads}, but path dispatch computes on one"
+    if settings.get("fast") and layout != _FUSES_MULTIPLIES:
+        yield f"settings.fast is true, but layout {layout} has no fast mode"
     written, wanted = run.get("cache_written_bytes"), cache_bytes(case)
     if case.proof is None and written is not None and wanted is not None and written != wanted:
         yield f"cache_written_bytes is {written:,}, its decode passes make {wanted:,}"

@@ -4,8 +4,8 @@
 of `executor.packed.lanes`. team: None for one thread, else how many share the rows of a matmul. plain: None for the
 layout packed16, True for plain memory, in which k and v are computed in the cache itself.
 
-A full ledger ends the call with an outcome of its own. Known limits: f32, batch 1; threads share packed matmuls
-only; the layout plain has no fast mode; q_dim equals dim.
+A full ledger ends the call with an outcome of its own. Known limits: f32, batch 1; the layout plain has no
+fast mode; q_dim equals dim.
 """
 
 from __future__ import annotations

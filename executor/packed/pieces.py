@@ -15,7 +15,7 @@ import numpy.typing as npt
 from executor.packed import slots
 from executor.packed.jit import carray, compiled
 from executor.packed.lanes import f32_pointer, i32_pointer, i64_pointer, u32_pointer
-from executor.packed.rowmajor import attend_rows, embed_rows, multiply_rows
+from executor.packed.rowmajor import attend_rows, embed_rows, multiply_rows, multiply_rows_in_team
 from executor.packed.steps import (
     add,
     argmax,
@@ -119,7 +119,10 @@ def _matmul(
         return slots.OPERAND_OUTSIDE
     widest = plan[slots.WIDEST]
     if plain is not None:
-        multiply_rows(out, x, n_tokens, address, n, rows)
+        if team is None or rows * n * n_tokens < _WORTH_A_TEAM:
+            multiply_rows(out, x, n_tokens, address, n, rows)
+        else:
+            multiply_rows_in_team(out, x, n_tokens, address, n, rows, team)
     elif team is None or rows * n * n_tokens < _WORTH_A_TEAM:
         multiply(out, rows * 4, x, n * 4, n_tokens, address, n * 64, n, rows, widest, mode)
     else:

@@ -7,7 +7,7 @@ alike in both layouts.
 from __future__ import annotations
 
 from executor import kernels
-from executor.packed.jit import carray, compiled
+from executor.packed.jit import carray, compiled, parallel, prange
 from executor.packed.lanes import f32_pointer, i32_pointer
 
 
@@ -26,6 +26,19 @@ def multiply_rows(out: int, x: int, n_tokens: int, w: int, n: int, rows: int) ->
         carray(f32_pointer(x), (n_tokens, n)),
         carray(f32_pointer(w), (rows, n)),
     )
+
+
+@parallel
+def multiply_rows_in_team(out: int, x: int, n_tokens: int, w: int, n: int, rows: int, team: int) -> None:
+    """As `multiply_rows`, the rows of w shared out over `team` threads, by eights: each sum has the same bits."""
+    eights = (rows + 7) // 8
+    for i in prange(team):
+        first, end = eights * i // team * 8, min(rows, eights * (i + 1) // team * 8)
+        if first < end:
+            outs = carray(f32_pointer(out), (n_tokens, rows))
+            xs = carray(f32_pointer(x), (n_tokens, n))
+            mine = carray(f32_pointer(w + first * n * 4), (end - first, n))
+            kernels.matmul(outs[:, first:end], xs, mine)
 
 
 @compiled

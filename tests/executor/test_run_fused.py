@@ -138,9 +138,13 @@ def test_a_written_padding_lane_is_witnessed_as_a_row_of_its_own() -> None:
     ]
 
 
-def test_two_hundred_requests_on_one_arena_are_exact() -> None:
-    orders = orders_for(embedded().model, steps=24, layout="packed16")
-    with Executor(orders, embedded()) as executor:
+@pytest.mark.parametrize(
+    ("layout", "path", "temperature"), [*((*way, 0.0) for way in WAYS), ("packed16", "fused", 1.1)]
+)
+def test_two_hundred_requests_on_one_arena_are_exact(layout: str, path: Path, temperature: float) -> None:
+    steps = 18 if path == "dispatch" else 24
+    orders = orders_for(embedded().model, steps=steps, layout=layout, temperature=temperature)
+    with Executor(orders, embedded(), path=path) as executor:
         first = replace(executor.run(), rates={})
         for _ in range(199):
             assert replace(executor.run(), rates={}) == first
@@ -160,15 +164,20 @@ def test_attention_on_the_host_is_dispatched_whatever_is_asked() -> None:
         assert executor.run().path == "dispatch"
 
 
-def test_threads_share_matmuls_and_change_no_bit() -> None:
-    orders = orders_for(embedded().model, steps=40, layout="packed16", prefill_chunk=14)
-    seen = []
-    for threads in (1, 2):
-        with Executor(orders, embedded(), threads=threads) as executor:
-            facts = executor.run()
-        assert facts.settings["threads"] == threads
-        seen.append(replace(facts, rates={}, settings={}))
-    assert seen[0] == seen[1]
+@pytest.mark.parametrize("layout", ["plain", "packed16"])
+def test_threads_share_matmuls_and_change_no_bit(layout: str) -> None:
+    """Rows that eights, sixteens and teams do not divide; a classifier large enough to be shared out from one token."""
+    model = llama2c(54, 1213, 2, 9, 3, vocab=1301, seq_len=40, shared=False)
+    for weights in (embedded(), random_weights(model)):
+        orders = orders_for(weights.model, steps=36, layout=layout, prefill_chunk=14)
+        seen = []
+        for threads in (1, 2, 3):
+            with Executor(orders, weights, threads=threads) as executor:
+                facts = executor.run()
+                logits = executor.machine.buffer("gpu:1", "act/logits").array.tobytes()
+            assert facts.settings["threads"] == threads
+            seen.append((replace(facts, rates={}, settings={}), logits))
+        assert seen[0] == seen[1] == seen[2]
 
 
 def test_fast_chooses_the_same_ids_by_other_bits() -> None:
@@ -185,11 +194,13 @@ def _pace(orders: Any, **pace: Any) -> RunFacts:
         return executor.run()
 
 
-@pytest.mark.parametrize("pace", [{"fast": True}, {"threads": 2}])
 @pytest.mark.parametrize("request_", [{}, {"attention": "host"}])
-def test_a_pace_that_needs_packing_is_refused_in_words(pace: dict[str, Any], request_: dict[str, Any]) -> None:
+def test_a_pace_that_nothing_here_has_is_refused_in_words(request_: dict[str, Any]) -> None:
+    orders = orders_for(embedded().model, steps=20, **request_)
     with pytest.raises(DescriptionError, match="admit with --layout packed16"):
-        _pace(orders_for(embedded().model, steps=20, **request_), **pace)
+        _pace(orders, fast=True)
+    with pytest.raises(DescriptionError, match="one by one are not shared out"):
+        _pace(orders, threads=2, path="dispatch")
 
 
 def test_no_number_of_threads_is_refused_in_words() -> None:

@@ -26,7 +26,11 @@ EDITS: dict[str, tuple[Callable[[Document], Any], str]] = {
     "nobody looked": (settings(observers=[]), "settings.observers are none, but there is witness arrival"),
     "only arenas were looked at": (settings(observers=["residency"]), "settings.observers are residency, but there is"),
     "arenas were not looked at": (settings(observers=["arrival"]), "but there are high-water marks"),
-    "threads of another layout": (settings(threads=4), "settings.threads is 4, but layout plain computes on one"),
+    "threads of another path": (
+        lambda run: (settings(threads=4)(run), run.update(path="dispatch")),
+        "settings.threads is 4, but path dispatch computes on one",
+    ),
+    "fast in another layout": (settings(fast=True), "settings.fast is true, but layout plain has no fast mode"),
     "another cache": (
         lambda run: run.update(cache_written_bytes=1),
         "cache_written_bytes is 1, its decode passes make",
