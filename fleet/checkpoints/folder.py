@@ -149,7 +149,8 @@ def _read_table(model: Model, stored: Stored, found: Agreement) -> tuple[TensorS
     multi-token prediction, which are an option. All else that the config does not compute counts.
     """
     optional = {name for spec in model.mtp_tensors for name in spec.names()}
-    extra = [t for t in stored.tensors if t.name in set(found.extra) and not _is_spare(t, model)]
+    beyond = set(found.extra)
+    extra = [t for t in stored.tensors if t.name in beyond and not _is_spare(t, model)]
     if not found.types and not found.renamed:
         return (*model.tensors, *_lines(extra, stored))
     wanted = [t for t in stored.tensors if t.name not in optional and not _is_spare(t, model)]

@@ -54,6 +54,18 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 # Possessive: a repeated group that may be taken back costs the regex engine memory for each character.
 _STRING = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\.)*+"')
 _ENTRY = re.compile(rb"\{[^{}]*\}")
+_COUNT = rb"(?:0|[1-9][0-9]{0,18})"
+_COUNTS = rb"((?:" + _COUNT + rb"(?:, ?" + _COUNT + rb")*+)?)"
+# An entry as the library writes it. One match instead of a dozen steps: an index of 90,000 tensors is read at once.
+_USUAL = re.compile(
+    rb'"([^"\\\x00-\x1f]{1,200}+)": ?\{"dtype": ?"([A-Z0-9_]{1,16})", ?"shape": ?\['
+    + _COUNTS
+    + rb'\], ?"data_offsets": ?\[('
+    + _COUNT
+    + rb"), ?("
+    + _COUNT
+    + rb")\]\}"
+)
 _COPY = "copy or download the file again"
 
 Span = tuple[int, int]
@@ -138,8 +150,7 @@ class _Header:
             self._rest(at + 1)
             return None
         while True:
-            at, name = self._key(at)
-            at = self._metadata(at) if name == "__metadata__" else self._tensor(at, name)
+            at = self._usual(at) or self._entry(at)
             mark = self.raw[at : at + 1]
             if mark == b"}":
                 return self._rest(at + 1)
@@ -155,8 +166,10 @@ class _Header:
         for (start, end), tensor in sorted(self.found, key=lambda row: row[0]):
             if start != expected:
                 kind = "overlaps" if start < expected else f"leaves a hole of {start - expected:,} bytes after"
-                self._fault(tensor.name, f"{kind} {before}: it begins at {start:,}, expected {expected:,}; {_COPY}")
-            expected, before = max(expected, end), shorten(tensor.name)
+                self._fault(
+                    tensor.name, f"{kind} {shorten(before)}: it begins at {start:,}, expected {expected:,}; {_COPY}"
+                )
+            expected, before = max(expected, end), tensor.name
         if expected > data_bytes:
             self._fault(
                 before,
@@ -165,6 +178,29 @@ class _Header:
             )
         elif expected < data_bytes:
             self._fault("size", f"{data_bytes - expected:,} bytes lie behind the last tensor; {_COPY}")
+
+    def _usual(self, at: int) -> int | None:
+        """Reads an entry in the library's own form; None when it is in any other, or wrong."""
+        matched = _USUAL.match(self.raw, at)
+        if matched is None:
+            return None
+        try:
+            name = matched[1].decode()
+        except UnicodeDecodeError:
+            return None
+        shape = tuple(map(int, matched[3].split(b","))) if matched[3] else ()
+        begin, end = int(matched[4]), int(matched[5])
+        if name in self._names or name == "__metadata__" or begin > end or len(shape) > MAX_AXES:
+            return None
+        self._names.add(name)
+        self._sized(name, matched[2].decode(), shape, (begin, end))
+        at = matched.end()
+        # Nearly always a comma or the last brace follows at once.
+        return at if self.raw[at : at + 1] in (b",", b"}") else self._skip(at)
+
+    def _entry(self, at: int) -> int:
+        at, name = self._key(at)
+        return self._metadata(at) if name == "__metadata__" else self._tensor(at, name)
 
     def _key(self, at: int) -> tuple[int, str]:
         at, name = self._string(at, _MAX_NAME)

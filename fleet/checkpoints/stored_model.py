@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Literal
 
 from fleet.checkpoints.stored import Stored, StoredTensor
@@ -27,8 +28,8 @@ _ROLES: tuple[tuple[re.Pattern[str], Role], ...] = tuple(
     for pattern, role in (
         (r"rotary_emb|inv_freq|rope_freqs|rope_factors", "buffer"),
         (r"^(v\.|mm\.)|vision|visual|multi_modal_projector|mm_projector", "vision"),
-        (r"_scale(_inv|_2)?$|_scales$|\.scales$|(input|weight)_scale|absmax|quant_map|quant_state", "scale"),
-        (r"norm\d?\.weight$|norm$|layernorm|ln_f|ln_\d", "norm"),
+        (r"_scale(_inv|_)?$|_scales$|\.scales$|(input|weight)_scale|absmax|quant_map|quant_state", "scale"),
+        (r"norm\.weight$|norm$|layernorm|ln_f|ln_\.", "norm"),
         (r"\.bias$", "bias"),
         (r"(^|\.)(embed_tokens|wte|token_embd|word_embeddings|tok_embeddings)\b", "embedding"),
         (r"(^|\.)lm_head\b|^output\.weight$", "classifier"),
@@ -37,8 +38,17 @@ _ROLES: tuple[tuple[re.Pattern[str], Role], ...] = tuple(
 )
 
 
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+
+
 def role_of(name: str) -> Role:
     """What a forward pass makes of a tensor of this name; a projection where nothing else fits."""
+    return _role(name.translate(_NO_DIGITS))
+
+
+@lru_cache(maxsize=4096)
+def _role(name: str) -> Role:
+    """The role by a name without its numbers: the layers of a model share a few dozen."""
     return next((role for pattern, role in _ROLES if pattern.search(name)), "projection")
 
 

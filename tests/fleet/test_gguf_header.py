@@ -167,9 +167,9 @@ def test_a_sparse_file_of_100_gb_with_a_large_vocabulary_is_read_by_its_header(t
     path = written(tmp_path, gguf_bytes(keys, tensors, data=False))
     size = os.path.getsize(path) + 50 * 2 * 10**9
     os.truncate(path, size)
-    started = time.perf_counter()
+    started = time.process_time()
     stored = read_gguf_file(path)
-    assert time.perf_counter() - started < 0.4
+    assert time.process_time() - started < 0.4
     assert stored.nbytes == 100 * 10**9
 
 
@@ -189,9 +189,9 @@ def test_a_hostile_count_in_a_large_file_ends_soon_and_takes_little_memory(tmp_p
     path = written(tmp_path, start)
     os.truncate(path, 100 << 30)
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.process_time()
     read_or_words(path)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seconds < 10

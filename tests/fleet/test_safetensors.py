@@ -166,9 +166,9 @@ def test_all_faults_of_a_header_are_told_at_once(tmp_path):
 
 def test_a_million_faults_end_the_walk_after_some_twenty(tmp_path):
     header = {f"t{i}": entry("F32", [-1], 0, 0) for i in range(20_000)}
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(refused(written(tmp_path, header)).splitlines()) <= 22
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_a_sparse_file_of_100_gb_is_read_by_its_header_alone(tmp_path):
@@ -178,9 +178,9 @@ def test_a_sparse_file_of_100_gb_is_read_by_its_header_alone(tmp_path):
     path.write_bytes(safetensors_bytes(header))
     os.truncate(path, path.stat().st_size + size)
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.process_time()
     stored = read_safetensors_file(str(path))
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert stored.nbytes == 100 * 10**9
