@@ -1,21 +1,26 @@
 """Hands that let decode work on other memory than its own: faults like those of `scenarios.faulty_hands`.
 
-Operation by operation the work is done past the ABI, on raw arrays; a compiled call is given another address.
+Operation by operation the work is done past the ABI, on raw arrays, or, on a device whose memory this process cannot
+address, on copies that are laid beside its arena; a compiled call is given another address.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from executor.arena import NUMPY_DTYPES
 from executor.buffer import Buffer
 from executor.events import Copied, Dispatched, Event, Label
 from executor.hands import Hands, Piece
 from executor.instance import Phase
 from executor.kernels import run_op
+from executor.machine import Machine
+from executor.ops import ordered_scalars
 from executor.stretch import Span
 from executor.transformer import Cache
 from planner.orders import Step
@@ -26,8 +31,8 @@ Array = npt.NDArray[Any]
 class _Elsewhere(Hands):
     """Operations that work on other memory than the ABI was told: past it, on raw arrays."""
 
-    def moved(self, buffer: Buffer) -> Array | None:
-        """The array that is used in place of this buffer; None = the buffer itself."""
+    def moved(self, buffer: Buffer) -> Array | Buffer | None:
+        """The array, or other buffer, that is used in place of this buffer; None = the buffer itself."""
         raise NotImplementedError  # abstract: each fault says what it swaps
 
     def instead(self, name: str) -> int | None:
@@ -39,12 +44,12 @@ class _Elsewhere(Hands):
         return super().address(phase, name) if other is None else other
 
     def dispatch(self, device: str, op: str, out: Buffer, *operands: Buffer, label: Label, **scalars: int) -> None:
-        arrays = [self.moved(buffer) for buffer in (out, *operands)]
-        if label.phase != "decode" or all(array is None for array in arrays):
+        moved = [self.moved(buffer) for buffer in (out, *operands)]
+        if label.phase != "decode" or all(place is None for place in moved):
             super().dispatch(device, op, out, *operands, label=label, **scalars)
             return
-        real = [b.array if a is None else a for a, b in zip(arrays, (out, *operands), strict=True)]
-        run_op(op, *real, **scalars)
+        places = [b if m is None else m for m, b in zip(moved, (out, *operands), strict=True)]
+        compute_past_abi(self.machine, device, op, places, scalars)
         if op == "matmul":
             spec = self.machine.backend.devices[device]
             shape = (out.shape[0], *operands[-1].shape)
@@ -64,15 +69,13 @@ class Theatre(_Elsewhere):
             return super().cache("prefill")
         return super().cache(phase)
 
-    def moved(self, buffer: Buffer) -> Array | None:
+    def moved(self, buffer: Buffer) -> Array | Buffer | None:
         for tensor in ("k", "v"):
             mine = self._whole("decode", tensor)
             if mine is not None and mine.address <= buffer.address < mine.address + mine.nbytes:
                 other = self._whole("prefill", tensor)
                 assert other is not None
-                first = (buffer.address - mine.address) // 4
-                count = buffer.nbytes // 4
-                return other.array.reshape(-1)[first : first + count].reshape(buffer.shape)
+                return _twin(buffer, mine, other)
         return None
 
     def _whole(self, phase: Phase, tensor: str) -> Buffer | None:
@@ -91,8 +94,8 @@ class PrivateCopy(_Elsewhere):
     def handoff(self, order: int, step: Step) -> None:
         super().handoff(order, step)
         if _across_step(step) and step.tensor is not None:
-            source = self.machine.cache(self.machine.orders.prefill, "prefill", step.tensor).array
-            self.kept[step.tensor] = np.array(source)
+            source = self.machine.cache(self.machine.orders.prefill, "prefill", step.tensor)
+            self.kept[step.tensor] = np.array(content(source))
 
     def cache(self, phase: Phase) -> Cache:
         if phase == "decode" and self.machine.orders.workload.attention == "host" and self.kept:
@@ -103,7 +106,7 @@ class PrivateCopy(_Elsewhere):
         copy = self.kept.get(name.rpartition("/")[2]) if name.startswith("kv/") else None
         return None if copy is None else _address(copy)
 
-    def moved(self, buffer: Buffer) -> Array | None:
+    def moved(self, buffer: Buffer) -> Array | Buffer | None:
         machine = self.machine
         if machine.orders.workload.attention == "host" or not self.kept:
             return None
@@ -139,7 +142,7 @@ class WeightsFromFile(_Elsewhere):
         starts = {name: start for name in names if (start := self.instead(name)) is not None}
         return [*found, *(Span(start, start + self.taken[name].nbytes, device) for name, start in starts.items())]
 
-    def moved(self, buffer: Buffer) -> Array | None:
+    def moved(self, buffer: Buffer) -> Array | Buffer | None:
         machine = self.machine
         for name, mine in machine.buffers[machine.orders.decode].items():
             if name.startswith("weights/"):
@@ -156,17 +159,42 @@ class CacheElsewhere(PrivateCopy):
         if phase == "decode":
             machine = self.machine
             for tensor in ("k", "v"):
-                self.kept[tensor] = np.array(machine.cache(machine.cache_arena("decode"), "decode", tensor).array)
+                self.kept[tensor] = np.array(content(machine.cache(machine.cache_arena("decode"), "decode", tensor)))
         return super().cache(phase)
 
     def instead(self, name: str) -> int | None:
         tensor = name.rpartition("/")[2]
         if name.startswith("kv/") and tensor not in self.kept:
-            self.kept[tensor] = np.array(self.machine.buffer(self.machine.orders.decode, name).array)
+            self.kept[tensor] = np.array(content(self.machine.buffer(self.machine.orders.decode, name)))
         return super().instead(name)
 
     def handoff(self, order: int, step: Step) -> None:
         Hands.handoff(self, order, step)
+
+
+def compute_past_abi(
+    machine: Machine, device: str, op: str, places: Sequence[Array | Buffer], scalars: Mapping[str, int]
+) -> None:
+    """An operation on raw memory: nobody checks whose it is and nobody is told. Written places keep what was written.
+
+    Where `device` computes in memory of its own, what lies elsewhere is laid beside its arena for the call.
+    """
+    backend: Any = machine.backend
+    if machine.backend.arenas()[device].addressable:
+        run_op(op, *(content(p) if isinstance(p, Buffer) else p for p in places), **scalars)
+    else:
+        backend.compute_past_abi(device, op, places, ordered_scalars(op, dict(scalars)))
+
+
+def content(buffer: Buffer) -> Array:
+    """The memory of a buffer where this process can address it, else a copy of it."""
+    return buffer.array if buffer.block.arena.addressable else buffer.wire().view(NUMPY_DTYPES[buffer.dtype])
+
+
+def _twin(buffer: Buffer, mine: Buffer, other: Buffer) -> Buffer:
+    """The part of `other` that `buffer` is of `mine`."""
+    address = other.address + buffer.address - mine.address
+    return Buffer(other.block, other.name, buffer.shape, buffer.dtype, address)
 
 
 def _address(array: Array) -> int:
@@ -199,7 +227,7 @@ class AllOnOneDevice(_Elsewhere):
         if piece.mode == "up":
             super().copy(piece)
         elif piece.mode == "down":
-            source = self.machine.cache(self.machine.orders.prefill, "prefill", piece.tensor).array
+            source = content(self.machine.cache(self.machine.orders.prefill, "prefill", piece.tensor))
             target = self.target(piece).array
             target[:] = source if piece.layer < 0 else source[piece.layer, piece.p0 : piece.p1]
             host = self.machine.orders.device(piece.src).host
@@ -219,14 +247,13 @@ class AllOnOneDevice(_Elsewhere):
         device = self.machine.orders.decode
         return [replace(span, device=device) if phase == "decode" else span for span in super().places(phase)]
 
-    def moved(self, buffer: Buffer) -> Array | None:
+    def moved(self, buffer: Buffer) -> Array | Buffer | None:
         """The same weights, or the cache, of prefill's device; the activations stay where they are."""
         machine = self.machine
         for name, mine in machine.buffers[machine.orders.decode].items():
             if not name.startswith("act/") and mine.address <= buffer.address < mine.address + mine.nbytes:
                 twin = machine.buffers[machine.orders.prefill][name.replace("kv/decode", "kv/prefill")]
-                first = (buffer.address - mine.address) // 4
-                return twin.array.reshape(-1)[first : first + buffer.nbytes // 4].reshape(buffer.shape)
+                return _twin(buffer, mine, twin)
         return None
 
     def _copied(

@@ -20,6 +20,7 @@ from fleet.errors import BackendError, InconclusiveError
 from fleet.placement import Placement
 from planner.orders import Step
 from scenarios.case import Proof
+from scenarios.checks_proof import LOCKABLE_BACKENDS
 from scenarios.compare import compare
 from scenarios.documents import plan_id
 from scenarios.faulty_hands import Stale
@@ -145,17 +146,13 @@ def _oracle_plan(prepared: Prepared) -> Document:
 
 
 def _make(bench: Bench, hands: Callable[[], Hands] | None, asked: Iterable[str]) -> Made:
-    """The request in the open and its isolated twin for stray accesses; for the checks asked for also without its
-    handoff on each kind of memory, and with memory lost as decode begins.
+    """The request in the open and, where memory can be locked away, its isolated twin for stray accesses; for the
+    checks asked for also without its handoff on each kind of memory, and with memory lost as decode begins.
     """
     make = hands or Hands
     run = execute(bench, hands=make())
-    isolated = run_isolated(bench.orders, bench.weights, bench.backend, hands=make(), path=bench.path)
-    run["stray"] = _stray(isolated.stray)
-    if isolated.facts is not None:
-        twin = run_document(isolated.facts)
-        if twin["tokens"] != run["tokens"] or twin["logits_top1_bits"] != run["logits_top1_bits"]:
-            run["stray"] = {"accesses": 1, "detail": "the isolated twin of the run came to other tokens or logits"}
+    if run["backend"] in LOCKABLE_BACKENDS:
+        run["stray"] = _isolated(bench, make(), run)
     deleted, lost = {}, {}
     if "handoff_is_load_bearing" in asked:
         for memory in _MEMORIES:
@@ -164,6 +161,16 @@ def _make(bench: Bench, hands: Callable[[], Hands] | None, asked: Iterable[str])
         for name in LOSSES:
             lost[str(name)] = execute(bench, hands=make(), lose=name)
     return Made(run=run, deleted=deleted, lost=lost)
+
+
+def _isolated(bench: Bench, hands: Hands, run: Document) -> Document:
+    """What the same request found when every arena that is no party to a step was closed to it."""
+    isolated = run_isolated(bench.orders, bench.weights, bench.backend, hands=hands, path=bench.path)
+    if isolated.facts is not None:
+        twin = run_document(isolated.facts)
+        if twin["tokens"] != run["tokens"] or twin["logits_top1_bits"] != run["logits_top1_bits"]:
+            return {"accesses": 1, "detail": "the isolated twin of the run came to other tokens or logits"}
+    return _stray(isolated.stray)
 
 
 def _stray(report: StrayReport) -> Document:

@@ -13,6 +13,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from executor import device as abi
 from executor.arena import Arena
 from executor.cuda import cupy_driver
@@ -24,6 +26,7 @@ from executor.cuda.lane import SCRATCH_BYTES, Handle, Lane
 from executor.cuda.witness import DriverSight, Tags, sort_copies
 from executor.device import Buffer, DeviceSpec, HostSpec
 from executor.events import Label, Listener
+from executor.ops import op_spec
 from executor.processor import processor_entry
 from fleet.errors import BackendError, DeviceMismatchError, InconclusiveError, KvWaybillError
 
@@ -256,6 +259,38 @@ class Backend(abi.Backend):
         lane = self._lanes.get(device.id)
         if lane is not None:
             lane.synchronize()
+
+    def compute_past_abi(self, device: str, op: str, places: Sequence[Any], scalars: tuple[int, ...]) -> None:
+        """An operation of `device` on arrays, and buffers of any device: for faults put in on purpose, never a run.
+
+        What does not lie on the device is laid beside its arena for the call; written places get their content back.
+        """
+        spec, lane, written = self.devices[device], self._lanes[device], op_spec(op).written
+        kernels, temporary = self.handle(device).kernels, []  # type: ignore[attr-defined]  # a GPU's own
+        with self._select(spec), self.tags.looking(), faults(f"{op} past the ABI", device):
+            operands = []
+            for place in places:
+                if isinstance(place, Buffer) and self.where(place.address) == device:
+                    operands.append(Operand(place.address, place.shape))
+                    continue
+                words = place.wire() if isinstance(place, Buffer) else place
+                held = np.ascontiguousarray(words)
+                at = self._driver.malloc(held.nbytes)
+                temporary.append((at, place, held))
+                self._driver.copy("h2d", at, held.ctypes.data, held.nbytes, lane.stream)
+                operands.append(Operand(at, place.shape))
+            kernels.run(op, operands, scalars)
+            for at, _, held in temporary:
+                self._driver.copy("d2h", held.ctypes.data, at, held.nbytes, lane.stream)
+            lane.synchronize()
+            for at, place, held in temporary:
+                self._driver.free(at)
+                if not any(place is one for one in places[:written]):
+                    continue
+                if isinstance(place, Buffer):
+                    place.put(held)
+                else:
+                    place[...] = held
 
     # What a machine has and gives back
 
