@@ -53,7 +53,7 @@ def _laid(reading: Reading, shown: str, onto: str) -> Imported:
         raise DescriptionError.at(shown, "", "holds no measurements that could be laid over a fleet; leave --onto out")
     text, source = find_text(onto)
     below = load_fleet(onto, text=text)
-    fleet, told = lay_over(below, reading.overlay)
+    fleet, told = lay_over(below, reading.overlay, cards=reading.cards, source=shown)
     written = rewritten(text, source, fleet) if is_native(text) else None
     if written is None:
         written = fleet_yaml(fleet)

@@ -14,7 +14,7 @@ from fleet.errors import DescriptionError
 from fleet.machine import Fleet
 from fleet.yaml_source import MAX_BYTES, nearest, printable
 
-__all__ = ["Observation", "Reading", "format_names", "matching", "read_foreign", "recognise"]
+__all__ = ["MeasuredCard", "Observation", "Reading", "format_names", "matching", "read_foreign", "recognise"]
 
 MODULES = (
     "nvidia_smi",
@@ -33,7 +33,8 @@ MODULES = (
 class Observation:
     """One figure that a tool measured between two devices. It may fill `observed`, never `declared`.
 
-    `value` is bytes per second for a bandwidth and picoseconds for a latency.
+    `value` is bytes per second for a bandwidth and picoseconds for a latency. `access` says how a copy between two
+    devices went: `peer` over their link, `staged` over host memory; None where that is not said, or an end is a host.
     """
 
     src: str
@@ -42,17 +43,28 @@ class Observation:
     value: int
     tool: str
     note: str | None = None
+    access: Literal["peer", "staged"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredCard:
+    """A device that measurements name: its id by the tool's own order, and its product name and PCI address if said."""
+
+    id: str
+    name: str | None = None
+    pci: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What a text says. `fleet` is None where it describes no machine (an overlay of measurements).
+    """What a text says. `fleet` is None where it describes no machine (an overlay of measurements of `cards`).
 
     `notes` holds what the text says and a Fleet cannot: affinities, NICs, NUMA distances, the words of a matrix.
     """
 
     fleet: Fleet | None
     overlay: tuple[Observation, ...] = ()
+    cards: tuple[MeasuredCard, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from fleet.identity import MAX_INDEX
-from fleet.readers import Observation, Reading
+from fleet.readers import MeasuredCard, Observation, Reading
 from fleet.readers.building import HOST, Faults, device_id, lines_of
 from fleet.units import MAX_FIGURE
 from fleet.yaml_source import printable
@@ -32,6 +32,9 @@ _MAX_TITLE = 400
 _RUNNING = re.compile(r"^\s*Running\s+([A-Za-z0-9_]{1,100})\.?\s*$", re.IGNORECASE)
 _SUM = re.compile(r"^\s*SUM\s+([A-Za-z0-9_]{1,120})\s+([0-9.]+)\s*$")
 _VERSION = re.compile(r"^[^\S\n]*nvbandwidth Version:[^\S\n]*(\S+)", re.MULTILINE)
+_LISTED = re.compile(
+    r"^\s*Device ([0-9]{1,3}): (.{1,200}?)(?: \(([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\))?\s*$", re.ASCII
+)
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?", re.ASCII)
 _RATES = {"MB/s": 10**6, "GB/s": 10**9, "TB/s": 10**12}
 _TIMES = {"ns": 10**3, "us": 10**6}
@@ -89,7 +92,20 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     unread = sorted({m.test or "a matrix without a name" for m in matrices if not m.one_way})
     if unread:
         told.append(f"not one copy in one direction, kept as notes only: {', '.join(unread)}")
-    return Reading(fleet=None, overlay=tuple(overlay), warnings=tuple(told), notes=notes)
+    return Reading(fleet=None, overlay=tuple(overlay), cards=_cards(text), warnings=tuple(told), notes=notes)
+
+
+def _cards(text: str) -> tuple[MeasuredCard, ...]:
+    """The devices that the tool lists at its head: `Device 0: NVIDIA H100 80GB HBM3 (00000000:1b:00)`."""
+    found = [match for line in lines_of(text) if len(line) < _MAX_TITLE and (match := _LISTED.match(line))]
+    return tuple(
+        MeasuredCard(
+            id=device_id(int(match[1])),
+            name=printable(match[2].strip(), 200),
+            pci=f"{match[3].lower()}.0" if match[3] else None,
+        )
+        for match in found
+    )
 
 
 def _matrices(lines: list[str], faults: Faults) -> tuple[list[_Matrix], dict[str, Decimal]]:
@@ -202,7 +218,12 @@ def _observations(matrix: _Matrix, faults: Faults) -> list[Observation]:
                 faults.tell(matrix.places[row], f"row {row}", "a figure or a number of a device beyond all bounds")
                 continue
             src, dst = (b, a) if matrix.title["arrow"] == "<-" else (a, b)
-            told.append(Observation(src=src, dst=dst, quantity=quantity, value=value, tool=NAME, note=matrix.test))
+            access: Literal["peer"] | None = None if HOST in (src, dst) else "peer"
+            told.append(
+                Observation(
+                    src=src, dst=dst, quantity=quantity, value=value, tool=NAME, note=matrix.test, access=access
+                )
+            )
     return told
 
 

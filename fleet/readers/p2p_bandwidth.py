@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from fleet.identity import MAX_INDEX
-from fleet.readers import Observation, Reading
+from fleet.readers import MeasuredCard, Observation, Reading
 from fleet.readers.building import Faults, device_id, lines_of
 from fleet.units import MAX_FIGURE
 from fleet.yaml_source import printable
@@ -22,7 +22,11 @@ from fleet.yaml_source import printable
 NAME = "p2pBandwidthLatencyTest"
 
 _BANNER = re.compile(r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test")
-_DEVICE = re.compile(r"^\s*Device:\s*(\d{1,4}),\s*(.{1,200}?)(?:,\s*pciBusID:\s*([0-9a-fA-F]+))?(?:,.*)?$")
+_DEVICE = re.compile(
+    r"^\s*Device:\s*(\d{1,4}),\s*(.{1,200}?)"
+    r"(?:,\s*pciBusID:\s*([0-9a-fA-F]{1,2}),\s*pciDeviceID:\s*([0-9a-fA-F]{1,2}),\s*pciDomainID:\s*([0-9a-fA-F]{1,8}))?"
+    r"(?:,.*)?$"
+)
 _ACCESS = re.compile(r"^\s*Device=(\d{1,4}) (CAN|CANNOT) Access Peer Device=(\d{1,4})\s*$")
 _CONNECTIVITY = re.compile(r"^\s*P2P Connectivity Matrix\s*$")
 _BANDWIDTH = re.compile(
@@ -52,6 +56,8 @@ class _Matrix:
 @dataclass(slots=True)
 class _Found:
     names: dict[int, str] = field(default_factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
+    """PCI address by number."""
     access: dict[tuple[int, int], bool] = field(default_factory=dict)
     matrices: dict[str, _Matrix] = field(default_factory=dict)
 
@@ -77,7 +83,11 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     told = [] if sku is None else [f"--sku {printable(sku)} is not used: measurements fill no memory"]
     if any(name.startswith("bidirectional") for name in found.matrices):
         told.append("bidirectional matrices sum both directions: kept as notes, no rate of one direction")
-    return Reading(fleet=None, overlay=tuple(overlay), warnings=tuple(told), notes=_notes(found))
+    cards = tuple(
+        MeasuredCard(id=device_id(number), name=name, pci=found.places.get(number))
+        for number, name in sorted(found.names.items())
+    )
+    return Reading(fleet=None, overlay=tuple(overlay), cards=cards, warnings=tuple(told), notes=_notes(found))
 
 
 def _parse(lines: list[str], faults: Faults) -> _Found:
@@ -158,6 +168,8 @@ def _device(found: _Found, line: str) -> None:
     device, access = _DEVICE.match(line), _ACCESS.match(line)
     if device:
         found.names[int(device[1])] = printable(device[2].strip(), 200)
+        if device[3]:
+            found.places[int(device[1])] = f"{device[5]:0>4}:{device[3]:0>2}:{device[4]:0>2}.0".lower()
     elif access and max(int(access[1]), int(access[3])) <= MAX_INDEX:
         found.access[int(access[1]), int(access[3])] = access[2] == "CAN"
 
@@ -189,7 +201,13 @@ def _overlay(found: _Found, faults: Faults) -> list[Observation]:
             note = "staged: no peer access in this measurement" if staged else "peer access"
             told.append(
                 Observation(
-                    src=device_id(row), dst=device_id(column), quantity=quantity, value=value, tool=NAME, note=note
+                    src=device_id(row),
+                    dst=device_id(column),
+                    quantity=quantity,
+                    value=value,
+                    tool=NAME,
+                    note=note,
+                    access="staged" if staged else "peer",
                 )
             )
     return told
