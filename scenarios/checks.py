@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scenarios.beside_strict import tokens_equal_strict
 from scenarios.case import Case, Document
 from scenarios.checks_edges import edges_match, handoff_bytes_match, memory_disagrees
 from scenarios.checks_inputs import same_inputs
@@ -40,6 +41,8 @@ def judge(case: Case) -> list[Document]:
     """All checks of this comparison as the documents word them, in a fixed order."""
     if case.expected is not None:
         checks = dict(MEASURED) | (PROVED if case.proof is not None else {})
+        if (case.b.get("settings") or {}).get("fast"):
+            checks |= FAST
         return [_worded(name, check(case)) for name, check in checks.items()]
     judged = [_worded(name, change(case)) for name, change in CHANGES.items()]
     both = "two plans" if str(case.a["schema"]).startswith("kvwaybill/plan/") else "two runs"
@@ -302,6 +305,9 @@ PROVED: dict[str, Check] = {
     "decode_uses_its_own_memory": decode_uses_its_own_memory,
 }
 """Further, in a proof: they need other runs of the same request."""
+
+FAST: dict[str, Check] = {"tokens_equal_strict": tokens_equal_strict}
+"""Further, of a fast run."""
 
 CHECK_NAMES: tuple[str, ...] = (*MEASURED, *PROVED)
 __all__ = ["CHECK_NAMES", "MEASURED", "PROVED", "judge"]

@@ -16,6 +16,7 @@ from fleet.checkpoints import SEEDED_NAME, load_model
 from fleet.errors import DescriptionError, Fault, InconclusiveError
 from fleet.model import Model
 from planner.orders import Orders
+from scenarios.beside_strict import beside_strict
 from scenarios.compare import compare
 from scenarios.documents import canonical, orders_from_document
 from scenarios.limits import run_limits, witnesses_of
@@ -286,8 +287,10 @@ def _observed(run: Document, edge: Document) -> Document:
 
 
 def run_and_compare(bench: Bench, *, without: Collection[str] = ()) -> Document:
-    """One request with its comparison against the plan."""
+    """One request with its comparison against the plan; of a fast one, the strict run is made beside it."""
     run = execute(bench, without=without)
+    if bench.fast:
+        run["beside_strict"] = beside_strict(run, execute(replace(bench, fast=False), without=without))
     run["comparison"] = compare(plan_for(bench), run)
     return run
 

@@ -344,6 +344,15 @@ RUN = record(
         "inputs": record({}, dict.fromkeys(("model", "fleet", "placement", "workload"), record({"digest": sha256}))),
         "stray": record({"accesses": integer()}, {"detail": text(10_000, null=True)}, null=True),
         "rates": table(number(null=True), null=True),
+        "beside_strict": record(
+            {
+                "tokens_equal": flag(),
+                "first_difference": figure,
+                "top1_logits": integer(),
+                "differ": integer(),
+                "largest_difference": number(null=True),
+            }
+        ),
         "settings": _settings,
         "defaults": words,
         "warnings": words,
