@@ -90,7 +90,7 @@ class Model:
     `unknown` lists in words what could not be understood or was never compared; when it is not empty no plan is priced.
     `layers` is what each layer keeps, in order; None: the dense decoder of the dimensions; with `unknown`: not known.
     `tensors` is empty when the weights are not understood; `weights_compared` False: computed, but compared with no
-    published total of this family and type. `counted_parameters`: known though the stored bytes are not.
+    published total of this family and type. `counted_parameters`: known though the packing is not; 0: not known.
     `quantisation` names the scheme of quantised weights; `excludes` what the table leaves out. `read`: what weight
     files say, where there are any; `tensors` then has their bytes. `mtp_layers`, `mtp_tensors`: the layers of
     multi-token prediction, counted by `with_mtp` only.
@@ -191,7 +191,7 @@ class Model:
     @property
     def parameters(self) -> int:
         """Parameters of the language model; router correction biases count, scales do not."""
-        if not self.tensors:
+        if not self.tensors or self.counted_parameters is not None:
             return self.counted_parameters or 0
         return sum(t.n_parameters for t in self.tensors if t.role not in ("unread", "vision"))
 

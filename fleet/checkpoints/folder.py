@@ -23,6 +23,7 @@ from fleet.model import PRICED_DTYPES, Model, TensorSpec
 
 _MAX_ENTRIES = 1 << 16
 _OF_WEIGHTS = ("weights: ", "the weights are ", "weights of type ")
+_WHOLE = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _UNKNOWN = "unknown family: bytes read, KV unknown; give the folder with its config.json"
 
@@ -121,7 +122,9 @@ def joined(model: Model, stored: Stored) -> Model:
     read = read_weights(stored, words)
     if not found.same_layout:
         told = tuple(f"config and files disagree: {word}" for word in words)
-        return replace(base, tensors=specs(stored), weights_compared=True, read=read, unknown=(*base.unknown, *told))
+        # Neither count of parameters is believed: the config's shapes are wrong, and the files' may be packed.
+        base = replace(base, counted_parameters=0, unknown=(*base.unknown, *told))
+        return replace(base, tensors=specs(stored), weights_compared=True, read=read)
     table = _read_table(model, stored, found)
     dtypes = {spec.dtype for spec in table}
     dtype = dtypes.pop() if found.types and len(dtypes) == 1 and dtypes <= set(PRICED_DTYPES) else model.weights_dtype
@@ -170,7 +173,15 @@ def _without_config(stored: Stored, path: str, name: str) -> Model:
     if not stored.tensors:
         raise DescriptionError.at(shown(path), "", "holds no tensor: no model; download it again")
     model = unpriced(name, "unknown", "safetensors", path, stored)
-    return replace(model, tensors=specs(stored), unknown=(_UNKNOWN,), warnings=stored.warnings)
+    # Whole numbers may hold several parameters each: without a config nobody says how many.
+    packed = any(tensor.dtype not in _WHOLE for tensor in stored.tensors)
+    return replace(
+        model,
+        tensors=specs(stored),
+        counted_parameters=0 if packed else None,
+        unknown=(_UNKNOWN,),
+        warnings=stored.warnings,
+    )
 
 
 def _without_weights(model: Model, names: list[str]) -> Model:

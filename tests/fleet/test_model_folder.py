@@ -107,6 +107,13 @@ def test_a_file_without_config_has_bytes_and_no_kv(tmp_path):
         assert (model.format, model.family) == ("safetensors", "unknown")
 
 
+@pytest.mark.parametrize(("dtype", "parameters"), [("BF16", 8), ("F8_E4M3", 16), ("U8", 0), ("I32", 0), ("F4", 0)])
+def test_packed_weights_without_config_have_bytes_and_no_count_of_parameters(tmp_path, dtype, parameters):
+    shape = {"BF16": [8], "I32": [4], "F4": [32]}.get(dtype, [16])
+    model = load_model(str(write_single(tmp_path / "some", {"a": (dtype, shape, 16)}, config=None)))
+    assert (model.weights_bytes, model.parameters) == (16, parameters)
+
+
 def changed(name, row):
     return {**tensors_of(CONFIG), name: row}
 
@@ -190,6 +197,7 @@ def test_read_bytes_stand_in_for_weights_that_are_not_understood(tmp_path):
     assert model.weights_bytes == sum(size for _, _, size in tensors.values())
     assert not any("weights are quantised" in word for word in model.unknown)
     assert model.caches == computed(CONFIG).caches
+    assert model.parameters == computed(CONFIG).parameters
 
 
 def test_parts_are_found_by_their_index(tmp_path):
