@@ -54,6 +54,7 @@ def prove(
     prepared: Prepared,
     *,
     backend: str = "numba",
+    emulate: bool = False,
     path: str | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
@@ -67,10 +68,11 @@ def prove(
     tell = progress or (lambda what, done, parts: None)
     parts = len(SABOTAGES) + 3
     tell("split", 0, parts)
-    bench = set_up(plan, backend=backend, path=path, tell=say)
+    where: dict[str, Any] = {"backend": backend, "emulate": emulate, "path": path}
+    bench = set_up(plan, tell=say, **where)
     clean = _make(bench, None, ("handoff_is_load_bearing", "decode_uses_its_own_memory"))
     tell("oracle", 1, parts)
-    oracle_bench = set_up(_oracle_plan(prepared), backend=backend, path=path)
+    oracle_bench = set_up(_oracle_plan(prepared), **where)
     oracle = execute(oracle_bench)
     comparison = compare(plan_for(bench), clean.run, proof=clean.proof(oracle))
     clean.run["comparison"] = comparison

@@ -23,6 +23,7 @@ from scenarios.limits import run_limits, witnesses_of
 from scenarios.schemas import MODEL_SIZES
 
 if TYPE_CHECKING:
+    from executor.device import Backend
     from executor.hands import Hands
     from executor.run import Loss, Path
     from executor.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ class Bench:
     model: Model
     weights: Weights
     tokenizer: Tokenizer | None
-    backend: str
+    backend: str | type[Backend]
     path: Path | None = None
     tell: Callable[[str], None] | None = None
     fast: bool = False
@@ -54,6 +55,7 @@ def set_up(
     plan: Document,
     *,
     backend: str = "numba",
+    emulate: bool = False,
     path: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
@@ -79,7 +81,8 @@ def set_up(
     if inputs["model"].get("format") in tuple(_WITHOUT_WEIGHTS):
         raise _no_weights(inputs["model"])
     how = _check_executable(orders, backend, path)
-    check_pace(orders, chosen_path(orders, load_backend(backend), how), fast, threads)
+    loaded = _emulating(backend) if emulate else load_backend(backend)
+    check_pace(orders, chosen_path(orders, loaded, how), fast, threads)
     _check_there({} if model else {"model": inputs["model"]["path"]}, tokenizer, inputs)
     if fleet is not None:
         _check_fleet(fleet, inputs)
@@ -104,7 +107,7 @@ def set_up(
     orders = _with_prompt(orders, spoken, prompt)
     weights = open_weights(read)
     return Bench(
-        plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=backend, path=how, tell=tell,
+        plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=loaded, path=how, tell=tell,
         fast=fast, threads=threads,
         warnings=(*read.warnings, *weights.check()),
     )  # fmt: skip
@@ -179,8 +182,6 @@ def _check_executable(orders: Orders, backend: str, path: str | None) -> Path | 
     if faults:
         raise DescriptionError.at("run", "orders", "cannot be run, though they can be priced: " + "; ".join(faults))
     if backend not in find_backends():
-        if backend == "cupy":
-            raise InconclusiveError("backend cupy is not part of this version; use --backend numba")
         known = ", ".join(name for name in find_backends() if name != "null")
         raise DescriptionError.at("run", "backend", f"{backend!r} is unknown; use {known}")
     answer = probe(backend)
@@ -191,6 +192,17 @@ def _check_executable(orders: Orders, backend: str, path: str | None) -> Path | 
         raise DescriptionError.at("run", "path", f"{path!r} is unknown; use {' or '.join(PATHS)}")
     chosen_path(orders, load_backend(backend), how)
     return how
+
+
+def _emulating(backend: str) -> type[Backend]:
+    """The backend with one card allowed to play several devices. DescriptionError where it has no such thing."""
+    from executor.discovery import load_backend
+
+    made: Any = load_backend(backend)
+    if not hasattr(made, "emulating"):
+        raise DescriptionError.at("run", "emulate", f"backend {backend} emulates GPUs always; leave --emulate out")
+    emulating: type[Backend] = made.emulating()
+    return emulating
 
 
 def _with_prompt(orders: Orders, tokenizer: Tokenizer | None, prompt: str | None) -> Orders:

@@ -119,9 +119,13 @@ _PATHS = "fused (default): a phase is one compiled call; dispatch: one operation
 PathOption = Annotated[str | None, typer.Option("--path", metavar="P", help=_PATHS)]
 FastOption = Annotated[bool, typer.Option("--fast", help="Fuse multiplies with adds: other bits. Layout packed16.")]
 ThreadsOption = Annotated[
-    int, typer.Option("--threads", metavar="N", help="Threads that share a matmul, same bits. Not with --path dispatch.")
+    int,
+    typer.Option("--threads", metavar="N", help="Threads that share a matmul, same bits. Not with --path dispatch."),
 ]
 BackendOption = Annotated[str, typer.Option("--backend", metavar="B", help="What runs it (kvwaybill backends).")]
+EmulateOption = Annotated[
+    bool, typer.Option("--emulate", help="On CUDA, let one card play several: tier emulated, no two devices claimed.")
+]
 
 
 ASKED: dict[str, Any] = {

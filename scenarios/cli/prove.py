@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
         scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Scenario file or shipped name.")],
         asked: dict[str, Any],
         backend: opt.BackendOption = "numba",
+        emulate: opt.EmulateOption = False,
         path: opt.PathOption = None,
         save_dir: SaveDir = None,
         output: FormatOption = Format.text,
@@ -46,7 +47,9 @@ def register(app: typer.Typer) -> None:
             _check_folder(save_dir)
         from scenarios.prove import prove as make_proof
 
-        proof, plan = make_proof(prepared, backend=backend, path=path, progress=_progress(console), say=console.note)
+        proof, plan = make_proof(
+            prepared, backend=backend, emulate=emulate, path=path, progress=_progress(console), say=console.note
+        )
         if plan["verdict"] != "admitted":
             return not_admitted(console, plan, output)
         if save_dir is not None:

@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         target: Annotated[str, typer.Argument(metavar="SCENARIO|PLAN.json", help="What to run; `-` reads stdin.")],
         asked: dict[str, Any],
         backend: opt.BackendOption = "numba",
+        emulate: opt.EmulateOption = False,
         path: opt.PathOption = None,
         fast: opt.FastOption = False,
         threads: opt.ThreadsOption = 1,
@@ -53,8 +54,10 @@ def register(app: typer.Typer) -> None:
         from scenarios.runner import run_and_compare, set_up
 
         pace: dict[str, Any] = {"path": path, "fast": fast, "threads": threads}
-        bench = set_up(plan, backend=backend, tell=console.note, **pace, **paths)
-        for warning in dict.fromkeys((*(plan.get("warnings") or ()), *bench.warnings)):
+        bench = set_up(plan, backend=backend, emulate=emulate, tell=console.note, **pace, **paths)
+        # What a plan document warns of was told when it was admitted.
+        told = () if from_plan and console.quiet else plan.get("warnings") or ()
+        for warning in dict.fromkeys((*told, *bench.warnings)):
             console.warn(warning)
         document = run_and_compare(bench, without=() if without is None else (without,))
         if run_out is not None and run_out != "-":
