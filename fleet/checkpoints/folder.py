@@ -122,8 +122,8 @@ def joined(model: Model, stored: Stored) -> Model:
     read = read_weights(stored, words)
     if not found.same_layout:
         told = tuple(f"config and files disagree: {word}" for word in words)
-        # Neither count of parameters is believed: the config's shapes are wrong, and the files' may be packed.
-        base = replace(base, counted_parameters=0, unknown=(*base.unknown, *told))
+        # Caches follow the config's sizes, which are wrong; the shapes that count parameters may be packed.
+        base = replace(base, layers=(), mtp_layers=(), counted_parameters=0, unknown=(*base.unknown, *told))
         return replace(base, tensors=specs(stored), weights_compared=True, read=read)
     table = _read_table(model, stored, found)
     dtypes = {spec.dtype for spec in table}
@@ -179,6 +179,7 @@ def _without_config(stored: Stored, path: str, name: str) -> Model:
         model,
         tensors=specs(stored),
         counted_parameters=0 if packed else None,
+        quantisation=", ".join(stored.by_dtype()),
         unknown=(_UNKNOWN,),
         warnings=stored.warnings,
     )

@@ -129,6 +129,8 @@ def test_another_shape_than_computed_is_unknown_with_both_figures(tmp_path):
     assert f"{plain:,} B computed from the config, {plain + 4096:,} B read from the files" in told
     assert model.weights_bytes == plain + 4096
     assert model.unknown[0].startswith("config and files disagree")
+    assert model.caches == ()
+    assert model.parameters == 0
 
 
 def test_a_computed_tensor_that_no_file_holds_is_unknown(tmp_path):

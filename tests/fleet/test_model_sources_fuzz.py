@@ -111,6 +111,7 @@ def test_a_folder_whose_files_differ_from_its_config_is_never_priced_by_its_conf
     tensors |= dict.fromkeys(names, ("BF16", shape, size))
     found = load_model(str(write_single(tmp_path_factory.mktemp("folder"), tensors)))
     assert bool(found.unknown) is bool(truly)
+    assert bool(found.caches) is not bool(truly)
     assert found.weights_bytes == sum(row[2] for row in tensors.values())
 
 
