@@ -173,6 +173,15 @@ class _Reader:
             return None
         return joined
 
+    def model(self, path: Path, value: Any) -> str | None:
+        """A file or folder; else an id of the local Hugging Face cache, which stays as it is."""
+        from fleet.checkpoints.hub_cache import is_model_id
+
+        by_id = isinstance(value, str) and self.folder is not None and is_model_id(value)
+        if by_id and not os.path.lexists(os.path.join(self.folder or "", value)):
+            return str(value)
+        return self.file(path, value)
+
     def fleet(self, path: Path, value: Any) -> str | None:
         """A shipped fleet's name stays as it is; anything else is a path."""
         from fleet.catalog import catalog_names
@@ -276,7 +285,7 @@ _FIELDS: dict[str, Callable[[_Reader, Path, Any], Any]] = {
     "schema": _schema,
     "name": lambda reader, path, value: reader.text(path, value, 128),
     "fleet": lambda reader, path, value: reader.fleet(path, value),
-    "model": lambda reader, path, value: reader.file(path, value),
+    "model": lambda reader, path, value: reader.model(path, value),
     "tokenizer": lambda reader, path, value: reader.file(path, value),
     "attention": _attention,
     "kv_extent": _extent,

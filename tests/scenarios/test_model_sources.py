@@ -89,9 +89,10 @@ def test_caches_that_differ_between_layers_are_shown_and_not_priced_with_a_plain
     path = tmp_path / "g.gguf"
     path.write_bytes(gguf_bytes(llama_keys("gemma2", gemma2__attention__sliding_window=100), llama_tensors()))
     answer = admitted(ask, path, "-o", "json")
-    assert answer.code in (0, 3)
-    if answer.code == 3:
-        assert "are not priced in a plan" in answer.document["reasons"][0]["message"]
+    assert answer.code == 3
+    assert "are not priced in a plan" in answer.document["reasons"][0]["message"]
+    kinds = [(row["kind"], row["window"]) for row in ask("model", "show", path, "-o", "json").document["layers"]]
+    assert kinds == [("sliding", 100), ("full", None)]
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -119,6 +120,24 @@ def test_an_id_of_the_cache_is_shown_and_one_that_is_not_there_is_refused(ask, t
     answer = ask("model", "show", "org/other")
     assert answer.code == 2
     assert f"looked for {hub}/models--org--other" in answer.err
+
+
+def test_a_scenario_names_a_model_by_its_path_or_by_its_id(ask, tmp_path, monkeypatch):
+    hub, _ = cache(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    lines = [
+        "schema: kvwaybill/scenario/1",
+        "name: x",
+        "fleet: two-gpu-nvlink",
+        "workload: {prompt_tokens: 9, new_tokens: 2}",
+    ]
+    for model, code in (("org/some", 0), ("made-a", 0), ("org/other", 2)):
+        path = tmp_path / "case.yaml"
+        path.write_text("\n".join([*lines, f"model: {model}"]))
+        answer = ask("admit", path, "-o", "json")
+        assert answer.code == code, answer.err
+        if code == 0:
+            assert answer.document["inputs"]["model"]["n_layers"] == 2
 
 
 def _bad(folder):
