@@ -308,7 +308,7 @@ def _about_card(card: Card) -> list[str]:
 def _about_nics(tree: PciTree) -> list[str]:
     if not tree.virtual:
         return []
-    return [f"{tree.virtual} virtual functions of network cards are left out"]
+    return [f"{_times(tree.virtual, 'virtual function')} of network cards left out"]
 
 
 def _serials(files: Tree, found: Cards, tree: PciTree) -> dict[str, str]:

@@ -119,6 +119,8 @@ _P2P_OK, _P2P_UNKNOWN = 0, 6
 _ALL_LINKS_SPEED = 90
 """NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON."""
 _NODE_SCOPE = 0
+_NO_BUS = "FFFFFFFF:FF"
+"""What a driver in a virtual machine gives as the address of a switch that the guest does not see (seen on an H200)."""
 
 
 class NvmlDriver:
@@ -222,6 +224,8 @@ class NvmlDriver:
             end = _ENDS.get(int(self._of("nvmlDeviceGetNvLinkRemoteDeviceType", card, link)), "unknown")
         with suppress(NotTold):  # behind an NVSwitch of another tray there is none
             pci = _text(self._of("nvmlDeviceGetNvLinkRemotePciInfo", card, link).busId)
+        if pci is not None and pci.upper().startswith(_NO_BUS):
+            pci = None
         return NvLink(end=end, pci=pci, megabytes_per_s=self._speed(card))
 
     def _speed(self, card: int) -> int | None:

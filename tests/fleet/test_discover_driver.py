@@ -166,6 +166,24 @@ def test_a_virtual_machine_with_one_card_tells_little_and_the_rest_is_unknown(tm
     assert "the driver does not tell the NVLinks (Not Supported): gpu:0; unknown, not absent" in found.notes
 
 
+def test_a_virtual_machine_with_two_cards_shows_their_switch_without_an_address(tmp_path: Path) -> None:
+    """As read on two H200 of one host: 18 lanes each to a switch that the guest does not see, peer access allowed."""
+    driver = FakeDriver(
+        names=["NVIDIA H200"] * 2,
+        uuids=[uuid(7), uuid(4)],
+        addresses=["00000000:00:06.0", "00000000:00:07.0"],
+        memories=dict.fromkeys(range(2), Reported(total=VM_TOTAL, reserved=VM_RESERVED)),
+        lanes=dict.fromkeys(range(2), [NvLink(end="switch", megabytes_per_s=26562)] * 18),
+        peers=lambda src, dst: "direct",
+        distances=lambda one, other: "PHB",
+        slot=Pcie(max_generation=5, max_lanes=16, generation=5, lanes=16),
+    )
+    fleet = seen(tmp_path, driver).fleet
+    up = link(fleet, "gpu:1", "nvswitch")
+    assert (up.count, up.bandwidth.value, up.peer_access) == (18, 450 * 10**9, "direct")
+    assert link(fleet, "host", "gpu:1").bandwidth.value == GEN5
+
+
 def test_slices_are_devices_with_memory_and_identity_of_their_own(tmp_path: Path) -> None:
     rows = [Slice(uuid=f"MIG-{i}", memory=Reported(total=10 * GIB), profile="1g.10gb") for i in range(7)]
     found = seen(tmp_path, hgx(parts={2: rows}))
@@ -321,6 +339,7 @@ class TestNvml:
             nvmlDeviceGetHandleByIndex="h",
             nvmlDeviceGetNvLinkState=state,
             nvmlDeviceGetNvLinkRemoteDeviceType=2,
+            nvmlDeviceGetNvLinkRemotePciInfo=SimpleNamespace(busId="FFFFFFFF:FF:FF.0"),
             nvmlDeviceGetFieldValues=[SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))],
         )
         assert NvmlDriver(library).nvlinks(0) == [NvLink(end="switch", pci=None, megabytes_per_s=26562)] * 4

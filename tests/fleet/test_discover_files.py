@@ -98,7 +98,7 @@ def test_a_picture_of_a_management_chip_is_no_gpu_and_virtual_functions_are_left
     (machine.root / "sys/devices/pci0000:00/0000:00:05.1/physfn").symlink_to(machine.root)
     found = seen(machine)
     assert len(found.fleet.nics) == 1
-    assert "1 virtual functions of network cards are left out" in found.notes
+    assert "1 virtual function of network cards left out" in found.notes
 
 
 def test_nothing_that_names_the_machine_is_told_unless_asked(machine: Machine) -> None:
