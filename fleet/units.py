@@ -19,6 +19,7 @@ UTILIZATION_PLACES = 12
 
 _SI = {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", start=1)}
 _IEC = {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)}
+GIB = _IEC["GiB"]
 _BYTES = {"B": 1} | _SI | _IEC
 _RATES = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
 _BIT_RATES = {"Gb/s": 10**9, "Gbit/s": 10**9}

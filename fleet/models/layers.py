@@ -6,6 +6,7 @@ not squeezed into one: its model has no layers and says so in `unknown`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -92,70 +93,112 @@ def split_or_copied(heads: int, ranks: int) -> int | None:
 class LayerKind:
     """One row of the table. `formula` is bytes for T tokens in the symbols of docs/models.md.
 
-    `terms`: the numbers of the formula as (symbol, attribute of CacheLayer). `on_rank` gives what one of n ranks holds.
+    `numbers` gives the symbols of a layer but T and e. `on_rank` gives what one of n ranks holds.
     """
 
     name: str
     growth: Growth
     formula: str
-    terms: tuple[tuple[str, str], ...]
+    numbers: Callable[[CacheLayer], dict[str, int]]
     tensor_parallel: str
     on_rank: Callable[[CacheLayer, int], CacheLayer | None]
+    note: str = ""
 
 
-_KV_TERMS = (("nk", "heads"), ("dk", "key_dim"), ("dv", "value_dim"))
-_STATE_TERMS = (("state", "state_elements"), ("conv", "conv_elements"))
+def _heads(layer: CacheLayer) -> dict[str, int]:
+    window = {} if layer.window is None else {"W": layer.window}
+    return {"nk": layer.heads, "dk": layer.key_dim, "dv": layer.value_dim, **window}
+
+
+def _latent(layer: CacheLayer) -> dict[str, int]:
+    index = {"i": layer.index_dim} if layer.index_dim else {}
+    return {"r": layer.latent_dim, "p": layer.rope_dim, **index}
+
+
+def _delta(layer: CacheLayer) -> dict[str, int]:
+    return {
+        "nv": layer.state_heads,
+        "nk": layer.conv_groups,
+        "dk": layer.conv_group_dim // 2,
+        "dv": layer.conv_channels // layer.state_heads,
+        "kc": layer.conv_columns + 1,
+    }
+
+
+def _kda(layer: CacheLayer) -> dict[str, int]:
+    return {"n": layer.state_heads, "d": math.isqrt(layer.state_unit), "kc": layer.conv_columns + 1}
+
+
+def _mamba2(layer: CacheLayer) -> dict[str, int]:
+    return {
+        "n": layer.state_heads,
+        "hd": layer.conv_channels // layer.state_heads,
+        "N": layer.conv_group_dim // 2,
+        "g": layer.conv_groups,
+        "kc": layer.conv_columns + 1,
+    }
+
+
+def _mamba1(layer: CacheLayer) -> dict[str, int]:
+    return {"inner": layer.state_heads, "N": layer.state_unit, "kc": layer.conv_columns + 1}
+
+
+def _nothing(layer: CacheLayer) -> dict[str, int]:
+    return {}
+
+
 _HEADS_WORDS = "heads split; one copied head a rank when ranks exceed heads; unknown where neither divides the other"
 _STATE_WORDS = "state heads and their channels split; groups split or copied"
 _WHOLE_WORDS = "whole on every rank"
 
 _ROWS: tuple[LayerKind, ...] = (
     LayerKind(
-        name="full", growth="growing", formula="T*nk*(dk+dv)*e", terms=_KV_TERMS,
+        name="full", growth="growing", formula="T*nk*(dk+dv)*e", numbers=_heads,
         tensor_parallel=_HEADS_WORDS, on_rank=_heads_on_rank,
     ),
     LayerKind(
-        name="sliding", growth="bounded", formula="min(T,W)*nk*(dk+dv)*e", terms=(*_KV_TERMS, ("W", "window")),
+        name="sliding", growth="bounded", formula="min(T,W)*nk*(dk+dv)*e", numbers=_heads,
         tensor_parallel=_HEADS_WORDS, on_rank=_heads_on_rank,
     ),
     LayerKind(
-        name="chunked", growth="bounded", formula="at most min(T,W)*nk*(dk+dv)*e; of the open chunk T mod W tokens",
-        terms=(*_KV_TERMS, ("W", "window")), tensor_parallel=_HEADS_WORDS, on_rank=_heads_on_rank,
+        name="chunked", growth="bounded", formula="min(T,W)*nk*(dk+dv)*e",
+        note="an upper bound: the open chunk holds T mod W tokens", numbers=_heads,
+        tensor_parallel=_HEADS_WORDS, on_rank=_heads_on_rank,
     ),
     LayerKind(
-        name="mla", growth="growing", formula="T*(r+p)*e", terms=(("r", "latent_dim"), ("p", "rope_dim")),
+        name="mla", growth="growing", formula="T*(r+p)*e", numbers=_latent,
         tensor_parallel=_WHOLE_WORDS, on_rank=_whole_on_rank,
     ),
     LayerKind(
         name="mla+indexer", growth="growing", formula="T*(r+p+i)*e",
-        terms=(("r", "latent_dim"), ("p", "rope_dim"), ("i", "index_dim")),
+        numbers=_latent,
         tensor_parallel=_WHOLE_WORDS, on_rank=_whole_on_rank,
     ),
     LayerKind(
         name="gated-deltanet", growth="constant", formula="nv*dk*dv*e_s + (kc-1)*(2*nk*dk+nv*dv)*e",
-        terms=_STATE_TERMS, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
+        numbers=_delta, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
     ),
     LayerKind(
         name="kda", growth="constant", formula="n*d*d*e_s + (kc-1)*3*n*d*e",
-        terms=_STATE_TERMS, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
+        numbers=_kda, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
     ),
     LayerKind(
         name="mamba2", growth="constant", formula="n*hd*N*e_s + (kc-1)*(n*hd+2*g*N)*e",
-        terms=_STATE_TERMS, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
+        numbers=_mamba2, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
     ),
     LayerKind(
         name="mamba1", growth="constant", formula="inner*N*e_s + (kc-1)*inner*e",
-        terms=_STATE_TERMS, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
+        numbers=_mamba1, tensor_parallel=_STATE_WORDS, on_rank=_state_on_rank,
     ),
     LayerKind(
-        name="mlp", growth="none", formula="0", terms=(), tensor_parallel="no cache", on_rank=_whole_on_rank,
+        name="mlp", growth="none", formula="0", numbers=_nothing, tensor_parallel="no cache", on_rank=_whole_on_rank,
     ),
     LayerKind(
-        name="moe", growth="none", formula="0", terms=(), tensor_parallel="no cache", on_rank=_whole_on_rank,
+        name="moe", growth="none", formula="0", numbers=_nothing, tensor_parallel="no cache", on_rank=_whole_on_rank,
     ),
     LayerKind(
-        name="none", growth="none", formula="0 (the attention was removed)", terms=(), tensor_parallel="no cache",
-        on_rank=_whole_on_rank,
+        name="none", growth="none", formula="0", note="the attention was removed", numbers=_nothing,
+        tensor_parallel="no cache", on_rank=_whole_on_rank,
     ),
 )  # fmt: skip
 

@@ -45,6 +45,7 @@ def vision_rows(cfg: Config, plan: Blueprint) -> list[Row]:
         return []
     vision = cfg.outer.get("vision_config")
     if not isinstance(vision, dict):
+        plan.excludes.append("whatever the wrapper holds beside its language model")
         return []
     if cfg.outer.get("model_type") == "gemma3" and vision.get("model_type") == "siglip_vision_model":
         tower = Config(cfg.outer, "", cfg.source, within="vision_config")

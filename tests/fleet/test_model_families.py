@@ -159,20 +159,21 @@ def test_kimi_k3_is_priced_in_caches_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "inner", "left_out"),
+    ("wrapper", "inner", "has_tower"),
     [("mistral3", "mistral", True), ("gemma3", "gemma3_text", True), ("qwen3_5", "qwen3_5_text", False)],
 )
-def test_a_wrapper_gives_its_language_model_and_names_what_is_left_out(tmp_path, wrapper, inner, left_out):
+def test_a_wrapper_gives_its_language_model_and_names_what_is_left_out(tmp_path, wrapper, inner, has_tower):
     config = COUNTS[inner]["config"]
     document = {"model_type": wrapper, "architectures": ["XForConditionalGeneration"], "text_config": config}
     plain = loaded(tmp_path, config)
-    wrapped = loaded(tmp_path, document | ({"vision_config": {"model_type": "other"}} if left_out else {}))
+    wrapped = loaded(tmp_path, document | ({"vision_config": {"model_type": "other"}} if has_tower else {}))
     assert (wrapped.family, wrapped.parameters, wrapped.caches[0].kind) == (
         wrapper,
         plain.parameters,
         plain.caches[0].kind,
     )
-    assert bool(wrapped.excludes) is left_out
+    assert len(wrapped.excludes) == 1
+    assert ("vision tower" in wrapped.excludes[0]) is has_tower
     assert wrapped.caches[-1].sources[0][1].startswith("text_config.")
 
 
