@@ -34,6 +34,7 @@ test: check
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py --out benchmarks/results/startup.md
+	$(BIN)/python benchmarks/fleet_scale.py --out benchmarks/results/fleet_scale.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
