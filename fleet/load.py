@@ -20,7 +20,7 @@ from fleet.lint import rate_faults, warnings_of
 from fleet.machine import Budget, Device, Fleet
 from fleet.references import check
 from fleet.render import NATIVE_NAMES, is_document, native_form
-from fleet.yaml_source import Document, Path, field_name, nearest, parse_text, printable, read_text
+from fleet.yaml_source import Document, Path, field_name, nearest, parse_text, printable, read_text, shown_path
 
 if TYPE_CHECKING:
     from fleet.readers import Reading
@@ -47,7 +47,7 @@ def load_fleet(
 
 
 def _loaded(name: str, text: str | None, sku: str | None) -> Fleet:
-    shown = printable(name, 200)
+    shown = shown_path(name)
     if text is None:
         text, shown = find_text(name)
     if not is_native(text):
@@ -113,7 +113,7 @@ def find_text(name: str) -> tuple[str, str]:
     if name != "-" and not os.path.isfile(name) and shipped:
         return catalog_text(name), f"{name}.yaml"
     try:
-        return read_text(name), printable(name, 200)
+        return read_text(name), shown_path(name)
     except DescriptionError as error:
         if os.path.lexists(name) if "\0" not in name else False:
             raise

@@ -113,6 +113,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {printable(close[0])}?" if close else ""
 
 
+STDIN = "<stdin>"
+"""What a text from standard input is called in messages."""
+
+
+def shown_path(path: str) -> str:
+    """A path as messages name it."""
+    return STDIN if path == "-" else printable(path, 200)
+
+
 def read_text(path: str) -> str:
     """The text of a file, `-` for standard input. UTF-8 with or without BOM, at most MAX_BYTES.
 
@@ -120,7 +129,7 @@ def read_text(path: str) -> str:
     """
     if path == "-":
         raw = sys.stdin.buffer.read(MAX_BYTES + 1)
-        return decode(raw, path)
+        return decode(raw, STDIN)
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
