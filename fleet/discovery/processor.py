@@ -57,7 +57,7 @@ class Processor:
     """Sockets and NUMA nodes are None where the system does not tell them; `cpus` is the number of logical ones."""
 
     model: str | None
-    arch: str
+    arch: str | None
     sockets: int | None
     nodes: tuple[NumaNode, ...] | None
     cpus: int | None
@@ -135,11 +135,14 @@ def read_processor(root: str = "/") -> Processor:
     )
 
 
-def _arch(rows: list[tuple[str, str]], tree: Tree) -> str:
-    """By the words of cpuinfo where another system's tree is read; this machine's own otherwise."""
+def _arch(rows: list[tuple[str, str]], tree: Tree) -> str | None:
+    """This machine's own; of another's tree what only one architecture writes into cpuinfo, else None."""
     if tree.root == "/":
-        return platform.machine()
-    return "aarch64" if any(key == "cpu implementer" for key, _ in rows) else "x86_64"
+        return platform.machine() or None
+    words = dict(rows)
+    if "cpu implementer" in words:
+        return "aarch64"
+    return "x86_64" if words.get("vendor_id") in ("GenuineIntel", "AuthenticAMD") else None
 
 
 def _nodes(tree: Tree) -> tuple[NumaNode, ...] | None:

@@ -32,7 +32,9 @@ class Machine:
         blocks = []
         for cpu in range(sockets * cpus):
             socket = cpu // cpus
-            blocks.append(f"processor\t: {cpu}\nmodel name\t: {model}\nphysical id\t: {socket}\n")
+            blocks.append(
+                f"processor\t: {cpu}\nvendor_id\t: GenuineIntel\nmodel name\t: {model}\nphysical id\t: {socket}\n"
+            )
             self.write(f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", str(socket))
         self.write("proc/cpuinfo", "\n".join(blocks))
         self.write("sys/devices/system/cpu/online", f"0-{sockets * cpus - 1}")

@@ -62,6 +62,7 @@ def test_a_server_of_two_sockets_is_told_with_its_cards_by_class_and_its_switch(
     found = seen(machine)
     fleet = found.fleet
     assert fleet.hosts[0].numa_nodes == 2
+    assert fleet.devices[0].arch == "x86_64"
     assert fleet.hosts[0].label == f"2 x {XEON}"
     assert [(d.id, d.sku, d.pci, d.numa) for d in fleet.devices] == [
         ("cpu:0", None, None, None),
@@ -216,6 +217,7 @@ def test_two_figures_of_one_memory_that_contradict_are_both_told(machine: Machin
 
 def test_a_machine_that_tells_nothing_is_a_fleet_of_unknowns(machine: Machine) -> None:
     found = seen(machine)
+    assert found.fleet.devices[0].arch is None
     assert [device.id for device in found.fleet.devices] == ["cpu:0"]
     assert found.fleet.devices[0].memory.capacity.value is None
     assert "/proc/meminfo does not tell the memory of the host: unknown" in found.notes
