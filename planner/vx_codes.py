@@ -23,14 +23,13 @@ OF_REASONS = {
 }
 """Reason codes of plans that have a counterpart."""
 
-OF_FILES = ("E6005", "E6006", "E6007", "E6008", "E6011", "E6013", "E6016", "W1026", "W1027")
+OF_FILES = ("E6005", "E6006", "E6007", "E6008", "E6011", "E6012", "E6013", "E6016", "W1026", "W1027")
 """Codes on the declarations of a machine file: E as faults of the file (code 2), W among the fleet's warnings."""
 
 NEVER = {
     "E6001": "a device is not a type of an argument here: the placement names it",
     "E6003": "what a phase reads is laid in its own device's memory by the orders",
     "E6004": "no copy of the orders is relaxed; a relaxed edge of a file is told as W1027",
-    "E6012": "one --fleet is one text, in which a repeated name is a fault; `combine` of the reader has it",
     "E6014": "a fleet always has a host, also where its machine file declares no CPU_DRAM",
     "E6015": "a matter of Vx's compiler: transfer lowerings",
     "E6025": "a placement of a device that is not described is wrong use (code 2)",

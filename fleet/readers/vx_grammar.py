@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fleet.errors import DescriptionError, Fault
@@ -145,8 +146,8 @@ class _Parser:
         line = self.text.count("\n", 0, token.place) + 1
         return Fault(source=self.source, field="", message=message, line=line, column=column)
 
-    def note(self, token: _Token, message: str) -> None:
-        self.faults.append(self._fault(token, message))
+    def note(self, token: _Token, message: str, vx_code: str | None = None) -> None:
+        self.faults.append(replace(self._fault(token, message), vx_code=vx_code))
         if len(self.faults) >= MAX_FAULTS:
             raise DescriptionError(self.faults)
 
@@ -203,7 +204,9 @@ class _Parser:
         """Notes a second `what`. Of blocks Vx would take the last without a word inside one file."""
         if what in lines:
             place = f" in {printable(block)}" if block else ""
-            self.note(token, f"{printable(what, 80)} is given twice{place}, first at line {lines[what]}; keep one")
+            code = None if block else "E6012"  # two texts one after the other are two inputs to Vx
+            words = f"{printable(what, 80)} is given twice{place}, first at line {lines[what]}; keep one"
+            self.note(token, words, code)
         else:
             lines[what] = line
 

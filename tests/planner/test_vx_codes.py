@@ -30,6 +30,7 @@ FILES = {
     "E6007": f"Memory A {{ capacity: 1 GiB }} Memory B {{ within: Memory::A, capacity: 2 GiB }} {GOOD}",
     "E6008": f"Memory A {{ capacity: 0 B }} {GOOD}",
     "E6011": f"Memory A {{ scope: sm }} Memory B {{ within: Memory::A, scope: device }} {GOOD}",
+    "E6012": f"Memory A {{}} Memory CPU_DRAM {{}} {GOOD} Memory A {{}}",
     "E6013": "Memory A { bandwidth: 1 TB/s } Memory B { within: Memory::A, bandwidth: 2 TB/s } Topology T"
     f" {{ memory: Memory::A, {HOME}, transfer Memory::A -> Memory::B : 9 GB/s }}",
     "E6016": f"Memory A {{}} Topology GPU {{ memory: Memory::A, {HOME} }}",
