@@ -38,6 +38,12 @@ class Shown:
     fleet: Fleet
     first: Marked
     alike: Counter[str]
+    exact: bool = True
+
+    @property
+    def word(self) -> str:
+        """What those that are told as one have in common."""
+        return "alike" if self.exact else "of this kind"
 
     @property
     def collapsed(self) -> bool:
@@ -49,7 +55,8 @@ def shown_part(fleet: Fleet, marked: tuple[str, ...] = ()) -> Shown:
     """The fleet, or the first of everything that is alike in a large one; marked ids stand for themselves."""
     from scenarios.pictures.collapse import representatives
 
-    first = representatives(fleet, marked)
+    drawn = representatives(fleet, marked)
+    first = drawn.first
     kept = set(first.values())
     part = fleet if len(kept) == len(first) else replace(
         fleet,
@@ -60,7 +67,7 @@ def shown_part(fleet: Fleet, marked: tuple[str, ...] = ()) -> Shown:
         links=tuple(link for link in fleet.links if link.src in kept and link.dst in kept),
         digest="",
     )  # fmt: skip
-    return Shown(part, first, Counter(first.values()))
+    return Shown(part, first, Counter(first.values()), drawn.exact)
 
 
 def tree_lines(shown: Shown, paint: Paint) -> list[str]:
@@ -87,9 +94,10 @@ def tree_lines(shown: Shown, paint: Paint) -> list[str]:
     for name, words in loose:
         lines += _branch(name, words, 1, below, shown, paint)
     if shown.collapsed:
-        lines += paint.fold(
-            "  (n alike): told once; alike are those of equal figures with equal links to alike things", 4
-        )
+        told = "  (n alike): told once; alike are those of equal figures with equal links to alike things"
+        if not shown.exact:
+            told = "  (n of this kind): only the first is told, because more differ than a page holds; all: -o json"
+        lines += paint.fold(told, 4)
     return lines
 
 
@@ -97,7 +105,7 @@ def _branch(
     name: str, words: str, depth: int, below: dict[str, list[tuple[str, str]]], shown: Shown, paint: Paint
 ) -> list[str]:
     count = shown.alike[name]
-    alike = f"  ({count:,} alike)" if count > 1 else ""
+    alike = f"  ({count:,} {shown.word})" if count > 1 else ""
     mark = "" if depth == 1 else "+- "
     lines = paint.fold(safe(f"{'  ' * depth}{mark}{name}  {words}{alike}"), 2 * depth + 4)
     if depth < 8:

@@ -84,7 +84,7 @@ def _devices(document: Document, shown: Shown, paint: Paint, notes: _Notes) -> l
     rows = [(device, memory) for device in _drawn(document, shown) for memory in device["memories"]]
     seen = [(memory.get("observed") or {}).get("capacity_bytes") for _, memory in rows]
     observed = any(figure is not None for figure in seen)
-    alike = (">alike",) if shown.collapsed else ()
+    alike = (f">{shown.word}",) if shown.collapsed else ()
     table = Table(*headings, *((">observed capacity", "") if observed else ()), *alike)
     several = False
     for (device, memory), figure in zip(rows, seen, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fleet.machine import Device, Fleet, Link
@@ -15,6 +16,8 @@ from fleet.machine import Device, Fleet, Link
 MAX_BOXES = 48
 """More things than these are no longer told apart in a picture of a page."""
 MAX_LINES = 240
+SEVERAL = "several rates"
+"""In place of a rate where links of different rates are drawn as one."""
 ROUNDS = 12
 """Depth of a fleet's tree, more or less; rounds end earlier where no colour splits."""
 
@@ -97,18 +100,43 @@ def by_nodes(colours: Colours, shared: bool) -> Callable[[str], Any]:
     return key
 
 
-def representatives(fleet: Fleet, marked: Collection[str]) -> dict[str, str]:
-    """Each id -> the id that is drawn for it: itself in a small fleet, else the first of those that are alike."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What stands for what. `first`: each id -> the id that is drawn for it.
+
+    `exact` says that those drawn as one are alike in figures and links; else they are only of one kind, because more
+    differ than a page holds.
+    """
+
+    first: dict[str, str]
+    exact: bool = True
+
+    def key(self, link: Link) -> LinkKey:
+        """What links drawn as one have in common."""
+        if self.exact:
+            return link_key(link)
+        return (link.kind, 1, None if link.bandwidth.value is None else SEVERAL, None)
+
+
+def representatives(fleet: Fleet, marked: Collection[str]) -> Drawn:
+    """Everything for itself in a small fleet, else the first of those that are alike, else of those of one kind."""
     plain = first_colours(fleet, marked)
     if _fits(fleet, {name: name for name in plain}):
-        return {name: name for name in plain}
+        return Drawn({name: name for name in plain})
     colours = refined(fleet, plain)
-    keys = (by_nodes(colours, False), by_nodes(colours, True), colours.__getitem__)
-    for key in keys:
+    for key in (by_nodes(colours, False), by_nodes(colours, True), colours.__getitem__):
         drawn = _first_of(plain, key)
         if _fits(fleet, drawn):
-            return drawn
-    return _first_of(plain, plain.__getitem__)
+            return Drawn(drawn)
+    kinds = _kinds(fleet) | {name: ("marked", name) for name in marked}
+    return Drawn(_first_of(kinds, kinds.__getitem__), exact=False)
+
+
+def _kinds(fleet: Fleet) -> dict[str, Any]:
+    kinds: dict[str, Any] = {host.id: "host" for host in fleet.hosts}
+    kinds |= {switch.id: ("switch", switch.kind) for switch in fleet.switches}
+    kinds |= {nic.id: "nic" for nic in fleet.nics}
+    return kinds | {device.id: ("device", device.kind) for device in fleet.devices}
 
 
 def _first_of(names: Collection[str], key: Callable[[str], Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from fleet.identity import natural_order
 from fleet.machine import Device, Fleet, Link, Switch
 from fleet.units import format_bytes, format_rate, format_seconds
-from scenarios.pictures.collapse import group_of, link_key, representatives
+from scenarios.pictures.collapse import Drawn, LinkKey, group_of, link_key, representatives
 from scenarios.pictures.handoff import Handoff
 from scenarios.pictures.shape import Box, Entry, Line, Role, Scene
 from scenarios.words import plural
@@ -24,10 +24,11 @@ KV = "kv"
 def scene(fleet: Fleet, handoff: Handoff | None = None) -> Scene:
     """What a picture of the fleet shows; with a handoff, where the phases run and what carries K and V."""
     marked = set() if handoff is None else {handoff.prefill, handoff.decode, *handoff.passed}
-    drawn = representatives(fleet, marked)
+    found = representatives(fleet, marked)
+    drawn = found.first
     counts = Counter(drawn.values())
-    boxes = _boxes(fleet, drawn, counts, handoff)
-    lines, legend = _lines(fleet, drawn, handoff)
+    boxes = _boxes(fleet, found, counts, handoff)
+    lines, legend = _lines(fleet, found, handoff)
     collapsed = len(counts) < len(drawn)
     digest = f"digest {fleet.digest[:12]}"
     return Scene(
@@ -36,7 +37,7 @@ def scene(fleet: Fleet, handoff: Handoff | None = None) -> Scene:
         boxes=boxes,
         lines=lines,
         legend=legend,
-        notes=_notes(fleet, boxes, lines, handoff, collapsed),
+        notes=_notes(fleet, boxes, lines, handoff, None if not collapsed else found.exact),
         frames=_frames(boxes, drawn),
         collapsed=collapsed,
     )
@@ -47,7 +48,8 @@ def cut(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "\u2026"
 
 
-def _boxes(fleet: Fleet, drawn: dict[str, str], counts: Counter[str], handoff: Handoff | None) -> tuple[Box, ...]:
+def _boxes(fleet: Fleet, found: Drawn, counts: Counter[str], handoff: Handoff | None) -> tuple[Box, ...]:
+    drawn = found.first
     last: dict[str, str] = {}
     for name in sorted(drawn, key=natural_order) if len(counts) < len(drawn) else drawn:
         last[drawn[name]] = name
@@ -63,7 +65,9 @@ def _boxes(fleet: Fleet, drawn: dict[str, str], counts: Counter[str], handoff: H
     for device in fleet.devices:
         box = _box(device.id, "device", (DEVICES, 0), _device_lines(device), title=_device_title(device))
         made.append(replace(box, role=_role(device.id, handoff)))
-    return tuple(_counted(box, counts[box.name], last[box.name]) for box in made if drawn[box.name] == box.name)
+    return tuple(
+        _counted(box, counts[box.name], last[box.name], found.exact) for box in made if drawn[box.name] == box.name
+    )
 
 
 def _box(name: str, kind: Any, rank: tuple[int, int], told: list[str], title: str = "") -> Box:
@@ -71,10 +75,13 @@ def _box(name: str, kind: Any, rank: tuple[int, int], told: list[str], title: st
     return Box(name=name, kind=kind, group=group_of(name), rank=rank, lines=lines, title=title or f"{name}: {told[0]}")
 
 
-def _counted(box: Box, count: int, last: str) -> Box:
+def _counted(box: Box, count: int, last: str, exact: bool) -> Box:
     role = {None: (), "both": ("prefill and decode",)}.get(box.role, (box.role,))
     if count == 1:
         return replace(box, lines=(*box.lines, *role)) if box.role else box
+    if not exact:
+        kind = f"\u00d7 {count:,} of this kind, which differ"
+        return replace(box, count=count, lines=(box.lines[0], "and others", kind), title=f"{box.name}; {kind}")
     alike = f"\u00d7 {count:,} alike, to {last}"
     return replace(box, count=count, lines=(*box.lines, cut(alike, 40)), title=f"{box.title}; {alike}")
 
@@ -141,11 +148,11 @@ def _frames(boxes: tuple[Box, ...], drawn: dict[str, str]) -> dict[str, str]:
     return {g: g if len(alike[g]) < 2 else f"{g}, one of {len(alike[g]):,} alike" for g in groups}
 
 
-def _lines(fleet: Fleet, drawn: dict[str, str], handoff: Handoff | None) -> tuple[tuple[Line, ...], tuple[Entry, ...]]:
-    carried = {} if handoff is None else handoff.carried
+def _lines(fleet: Fleet, found: Drawn, handoff: Handoff | None) -> tuple[tuple[Line, ...], tuple[Entry, ...]]:
+    carried, drawn = {} if handoff is None else handoff.carried, found.first
     bundles: dict[tuple[Any, ...], list[Link]] = defaultdict(list)
     for place, link in enumerate(fleet.links):
-        bundles[(drawn[link.src], drawn[link.dst], link_key(link), carried.get(place))].append(link)
+        bundles[(drawn[link.src], drawn[link.dst], found.key(link), carried.get(place))].append(link)
     keys = _letters(bundles)
     lines: list[Line] = []
     for (src, dst, key, kv), links in bundles.items():
@@ -153,7 +160,7 @@ def _lines(fleet: Fleet, drawn: dict[str, str], handoff: Handoff | None) -> tupl
         both = back is not None and len(back) == len(links)
         if both and natural_order(dst) < natural_order(src):
             continue  # drawn with the other direction
-        lines.append(_line(src, dst, links, back if both else None, keys[key], kv))
+        lines.append(_line((src, dst), key, links, back if both else None, keys[key], kv))
     if handoff is not None and handoff.unknown is not None:
         lines.append(Line(
             src=handoff.prefill, dst=handoff.decode, kind=KV, links=0, both=False, words="", title=handoff.unknown,
@@ -174,7 +181,8 @@ def figures(key: Any) -> str:
     kind, count, rate, access = key
     lanes = f" \u00d7{count}" if count > 1 else ""
     peers = {"staged": ", staged", "unknown": ", peer?"}.get(access, "")
-    return f"{kind}{lanes} {'no rate' if rate is None else format_rate(rate)}{peers}"
+    told = "no rate" if rate is None else rate if isinstance(rate, str) else format_rate(rate)
+    return f"{kind}{lanes} {told}{peers}"
 
 
 def _entry(key: Any, letter: str, bundles: dict[tuple[Any, ...], list[Link]]) -> Entry:
@@ -187,9 +195,11 @@ def _entry(key: Any, letter: str, bundles: dict[tuple[Any, ...], list[Link]]) ->
     return Entry(key=letter, kind=kind, words=words, priced=rate is not None)
 
 
-def _line(src: str, dst: str, links: list[Link], back: list[Link] | None, letter: str, kv: str | None) -> Line:
-    first = links[0]
-    words = figures(link_key(first))
+def _line(
+    ends: tuple[str, str], key: LinkKey, links: list[Link], back: list[Link] | None, letter: str, kv: str | None
+) -> Line:
+    (src, dst), first = ends, links[0]
+    words = figures(key)
     number = len(links) * (1 if back is None else 2)
     if number > (1 if back is None else 2):
         words += f" \u00b7 {number:,} links"
@@ -209,8 +219,9 @@ def _link_title(link: Link) -> str:
 
 
 def _notes(
-    fleet: Fleet, boxes: tuple[Box, ...], lines: tuple[Line, ...], handoff: Handoff | None, collapsed: bool
+    fleet: Fleet, boxes: tuple[Box, ...], lines: tuple[Line, ...], handoff: Handoff | None, alike: bool | None
 ) -> tuple[str, ...]:
+    """Sentences below a picture. `alike` is None where everything is drawn for itself."""
     notes = ["Rates are declared, one direction of all lanes together; 1 GB/s = 1,000,000,000 bytes per second."]
     if any(line.both for line in lines):
         notes.append(
@@ -218,10 +229,11 @@ def _notes(
         )
     if not all(line.priced for line in lines if line.links):
         notes.append("Dashed: no rate is declared; what moves over it is unpriced.")
-    if collapsed:
+    if alike is not None:
+        shared = "is alike in figures and links" if alike else "is of one kind (more differ than a page holds)"
         things = len(fleet.devices) + len(fleet.hosts) + len(fleet.switches) + len(fleet.nics)
         notes.append(
-            f"{things:,} things ({len(fleet.devices):,} devices) and {len(fleet.links):,} one-way links: what is alike "
-            f"in figures and links is drawn once, with its number ({len(boxes)} boxes)."
+            f"{things:,} things ({len(fleet.devices):,} devices) and {len(fleet.links):,} one-way links: what "
+            f"{shared} is drawn once, with its number ({len(boxes)} boxes)."
         )
     return tuple(notes) + (() if handoff is None else handoff.notes)

@@ -172,6 +172,19 @@ links:
     assert any(line.src == line.dst and line.links == 64 * 63 for line in placed.scene.lines)
 
 
+def test_more_different_things_than_a_page_holds_are_drawn_by_kind_and_not_called_alike():
+    described = fleet([f"{64 + number} MiB" for number in range(90)], peer=None)
+    for number, row in enumerate(described["links"]):
+        row["bandwidth"] = f"{1 + number} GB/s"
+    placed = checked(load_fleet("t.yaml", text=json.dumps(described)))
+    assert len(placed.scene.boxes) == 2
+    assert len(placed.scene.lines) <= 2
+    text = svg_text(placed)
+    assert "90 of this kind, which differ" in text
+    assert "several rates" in text
+    assert "alike" not in text
+
+
 def test_a_permuted_file_gives_the_same_picture():
     described = fleet(["64 MiB", "32 MiB", "16 MiB"])
     pictures = set()
