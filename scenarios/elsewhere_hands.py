@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from executor.arena import NUMPY_DTYPES
-from executor.buffer import Buffer
+from executor.arena import NUMPY_DTYPES, DType
+from executor.buffer import Block, Buffer
 from executor.events import Copied, Dispatched, Event, Label
 from executor.hands import Hands, Piece
 from executor.instance import Phase
 from executor.kernels import run_op
 from executor.machine import Machine
-from executor.ops import ordered_scalars
+from executor.ops import op_spec, ordered_scalars
+from executor.packed.single import launch_packed
 from executor.stretch import Span
 from executor.transformer import Cache
 from planner.orders import Step
@@ -72,7 +73,7 @@ class Theatre(_Elsewhere):
     def moved(self, buffer: Buffer) -> Array | Buffer | None:
         for tensor in ("k", "v"):
             mine = self._whole("decode", tensor)
-            if mine is not None and mine.address <= buffer.address < mine.address + mine.nbytes:
+            if mine is not None and _lies_in(buffer, mine):
                 other = self._whole("prefill", tensor)
                 assert other is not None
                 return _twin(buffer, mine, other)
@@ -145,10 +146,9 @@ class WeightsFromFile(_Elsewhere):
     def moved(self, buffer: Buffer) -> Array | Buffer | None:
         machine = self.machine
         for name, mine in machine.buffers[machine.orders.decode].items():
-            if name.startswith("weights/"):
-                part = _same_part(buffer, mine, np.array(self.weights.tensor(name.removeprefix("weights/"))))
-                if part is not None:
-                    return part
+            if name.startswith("weights/") and _lies_in(buffer, mine):
+                self.instead(name)
+                return _same_part(buffer, mine, self.taken[name])
         return None
 
 
@@ -180,8 +180,15 @@ def compute_past_abi(
     Where `device` computes in memory of its own, what lies elsewhere is laid beside its arena for the call.
     """
     backend: Any = machine.backend
-    if machine.backend.arenas()[device].addressable:
-        run_op(op, *(content(p) if isinstance(p, Buffer) else p for p in places), **scalars)
+    buffers = [place for place in places if isinstance(place, Buffer)]
+    if any(buffer.packing is not None for buffer in buffers):
+        launch_packed(op, buffers, ordered_scalars(op, dict(scalars)))
+    elif machine.backend.arenas()[device].addressable:
+        arrays = [content(p) if isinstance(p, Buffer) else p for p in places]
+        run_op(op, *arrays, **scalars)
+        for place, array in list(zip(places, arrays, strict=True))[: op_spec(op).written]:
+            if isinstance(place, Buffer) and not place.block.arena.addressable:
+                place.put(array)
     else:
         backend.compute_past_abi(device, op, places, ordered_scalars(op, dict(scalars)))
 
@@ -194,7 +201,11 @@ def content(buffer: Buffer) -> Array:
 def _twin(buffer: Buffer, mine: Buffer, other: Buffer) -> Buffer:
     """The part of `other` that `buffer` is of `mine`."""
     address = other.address + buffer.address - mine.address
-    return Buffer(other.block, other.name, buffer.shape, buffer.dtype, address)
+    return Buffer(other.block, other.name, buffer.shape, buffer.dtype, address, buffer.packing)
+
+
+def _lies_in(buffer: Buffer, whole: Buffer) -> bool:
+    return whole.address <= buffer.address < whole.address + whole.held_bytes
 
 
 def _address(array: Array) -> int:
@@ -205,10 +216,29 @@ def _across_step(step: Step) -> bool:
     return step.mode not in ("up", "down")
 
 
-def _same_part(buffer: Buffer, mine: Buffer, other: Array) -> Array | None:
-    """The part of `other`, a copy of `mine`, that `buffer` is of `mine`; None when it lies elsewhere."""
-    if not mine.address <= buffer.address < mine.address + mine.nbytes:
+class _Heap:
+    """An array of this process, as the arena that a buffer looks its memory up in."""
+
+    addressable = True
+
+    def __init__(self, array: Array) -> None:
+        self.name, self.address, self._array = "the heap", _address(array), array
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DType) -> Array:
+        """As `executor.arena.Arena.view`."""
+        return np.ndarray(shape, NUMPY_DTYPES[dtype], self._array.data, offset)
+
+
+def _same_part(buffer: Buffer, mine: Buffer, other: Array) -> Array | Buffer | None:
+    """The part of `other`, a copy of the memory of `mine`, that `buffer` is of `mine`; None when it lies elsewhere."""
+    if not _lies_in(buffer, mine):
         return None
+    if buffer.packing is not None:
+        heap: Any = _Heap(other)
+        address = heap.address + buffer.address - mine.address
+        return Buffer(
+            Block(heap, heap.address, other.nbytes), mine.name, buffer.shape, buffer.dtype, address, buffer.packing
+        )
     first = (buffer.address - mine.address) // 4
     return other.reshape(-1)[first : first + buffer.nbytes // 4].reshape(buffer.shape)
 
@@ -251,7 +281,7 @@ class AllOnOneDevice(_Elsewhere):
         """The same weights, or the cache, of prefill's device; the activations stay where they are."""
         machine = self.machine
         for name, mine in machine.buffers[machine.orders.decode].items():
-            if not name.startswith("act/") and mine.address <= buffer.address < mine.address + mine.nbytes:
+            if not name.startswith("act/") and _lies_in(buffer, mine):
                 twin = machine.buffers[machine.orders.prefill][name.replace("kv/decode", "kv/prefill")]
                 return _twin(buffer, mine, twin)
         return None

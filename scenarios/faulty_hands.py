@@ -102,7 +102,7 @@ class StaleCache(Hands):
         target = self.target(piece)
         layers = range(self.machine.model.n_layers) if piece.layer < 0 else [piece.layer]
         parts = [self.stale[piece.tensor, layer][piece.p0 : piece.p1] for layer in layers]
-        far = not target.block.arena.addressable
+        far = any(not buffer.block.arena.addressable for buffer in (self.source(piece), target))
         if far:  # the driver would not see a copy that is only told, so it is made, and overwritten
             super().copy(piece)
         target.put(np.stack(parts) if piece.layer < 0 else parts[0])

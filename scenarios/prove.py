@@ -83,7 +83,9 @@ def prove(
         material = Material(stale=_stale_cache(bench), chosen=tuple(clean.run["generated_tokens"]))
         for number, sabotage in enumerate(SABOTAGES):
             tell(sabotage.name, number + 3, parts)
-            matrix.append(_try(sabotage, bench, clean, oracle, material, _applicable(comparison)))
+            applicable = _applicable(comparison)
+            if not sabotage.physical_only or applicable.intersection(sabotage.must_fail):
+                matrix.append(_try(sabotage, bench, clean, oracle, material, applicable))
     tell("done", parts, parts)
     return _proof(bench, clean, oracle, matrix), plan
 

@@ -49,7 +49,8 @@ class Sabotage:
     """One fault. `hands` makes the hands that commit it; `falsify` changes the plan instead and leaves the run honest,
     `falsify_run` changes what is told of an honest run.
 
-    `split_only` faults need two devices, and `layers` says how many the model needs for the fault to be one.
+    `split_only` faults need two devices, and `layers` says how many the model needs for the fault to be one. What is
+    `physical_only` is no row of the matrix where nothing physical is claimed.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Sabotage:
     must_pass: tuple[str, ...]
     split_only: bool = False
     layers: int = 1
+    physical_only: bool = False
     hands: Callable[[Material], Hands] | None = None
     falsify: Callable[[Document], Document] | None = None
     falsify_run: Callable[[Document], Document] | None = None
@@ -96,6 +98,14 @@ def falsified_memory(plan: Document) -> Document:
 def falsified_walk(run: Document) -> Document:
     """The run with one chosen id less than it walked."""
     return run | {"generated_tokens": run["generated_tokens"][:-1]}
+
+
+def one_card_twice(run: Document) -> Document:
+    """The run as if decode's device had been prefill's card all along, under another name."""
+    first, *others = run["physical_devices"]
+    card = {field: first[field] for field in ("uuid", "pci")}
+    dispatches = [entry | {"uuid": first["uuid"]} for entry in run["dispatches"]]
+    return run | {"physical_devices": [first, *(entry | card for entry in others)], "dispatches": dispatches}
 
 
 SABOTAGES: tuple[Sabotage, ...] = (
@@ -218,6 +228,11 @@ SABOTAGES: tuple[Sabotage, ...] = (
         must_fail=("run_agrees_with_itself",),
         must_pass=(*BYTES, *SPLIT, "kv_content_arrived", "resident_match", "tokens_equal_single_device"),
         falsify_run=falsified_walk,
+    ),
+    Sabotage(
+        name="one card twice", what="the run lists one card under the names of both devices",
+        must_fail=("two_physical_devices",), must_pass=(*BYTES, "kv_content_arrived", "tokens_equal_single_device"),
+        split_only=True, physical_only=True, falsify_run=one_card_twice,
     ),
 )  # fmt: skip
 """Every sabotage of `kvwaybill prove`."""
