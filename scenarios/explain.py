@@ -160,8 +160,7 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
     device, resident, total = entry["device"], entry["resident"], entry["total_bytes"]
     parts = {**resident, "rounding": entry["rounding_bytes"]}
     whole = None if None in parts.values() else sum(parts.values())
-    names = ("rounding", "total", "budget", "slack", "capacity")
-    about = {name: frozenset((device, name)) for name in names}
+    about = {name: frozenset((device, name)) for name in ("rounding", "total", "capacity")}
     out = [
         Derivation(
             subject=f"{device} rounding",
@@ -178,34 +177,41 @@ def _totals(plan: Document, entry: Document) -> list[Derivation]:
         ),
     ]
     if entry["budget_bytes"] is not None:
-        inputs = plan.get("inputs") or {}
-        share, reserve = inputs.get("utilization", "?"), inputs.get("reserve_bytes")
-        reserve = reserve if type(reserve) is int else None  # another's document may hold anything here
-        formula = (
-            f"floor(capacity {_told(entry['capacity_bytes'])} B x utilization {share}) - reserve {_told(reserve)} B"
-        )
-        budget, slack = entry["budget_bytes"], None if total is None else entry["budget_bytes"] - total
-        difference = f"budget {_told(budget)} B - total {_told(total)} B; admitted when not negative"
-        out += [
-            Derivation(
-                subject=f"{device} budget",
-                terms=(formula,),
-                bytes=budget,
-                follows=_budget(entry["capacity_bytes"], share, reserve) in (None, budget),
-                about=about["budget"],
-            ),
-            Derivation(
-                subject=f"{device} slack",
-                terms=(difference,),
-                bytes=entry["slack_bytes"],
-                follows=slack == entry["slack_bytes"],
-                about=about["slack"],
-            ),
-        ]
+        out += _bounds(plan, entry)
     elif ":" in device and not device.startswith("host:"):
         unknown = ("unknown: the fleet does not state it",)
         out.append(Derivation(subject=f"{device} capacity", terms=unknown, bytes=None, about=about["capacity"]))
     return out
+
+
+def _bounds(plan: Document, entry: Document) -> list[Derivation]:
+    """Budget and slack of a device, and what is left of a memory that it has in common with another."""
+    device, total, budget = entry["device"], entry["total_bytes"], entry["budget_bytes"]
+    inputs = plan.get("inputs") or {}
+    share, reserve = inputs.get("utilization", "?"), inputs.get("reserve_bytes")
+    reserve = reserve if type(reserve) is int else None  # another's document may hold anything here
+    formula = f"floor(capacity {_told(entry['capacity_bytes'])} B x utilization {share}) - reserve {_told(reserve)} B"
+    out = [
+        Derivation(
+            subject=f"{device} budget",
+            terms=(formula,),
+            bytes=budget,
+            follows=_budget(entry["capacity_bytes"], share, reserve) in (None, budget),
+            about=frozenset((device, "budget")),
+        ),
+        _slack(f"{device} slack", budget, total, entry["slack_bytes"], frozenset((device, "slack"))),
+    ]
+    shared = entry.get("shared")
+    if shared is not None:
+        subject, about = f"{device} slack of {shared['physical']}", frozenset((device, "slack", shared["physical"]))
+        out.append(_slack(subject, budget, shared["total_bytes"], shared["slack_bytes"], about))
+    return out
+
+
+def _slack(subject: str, budget: int, total: int | None, stated: int | None, about: frozenset[str]) -> Derivation:
+    difference = f"budget {_told(budget)} B - total {_told(total)} B; admitted when not negative"
+    right = None if total is None else budget - total
+    return Derivation(subject=subject, terms=(difference,), bytes=stated, follows=right == stated, about=about)
 
 
 def _budget(capacity: int | None, share: object, reserve: int | None) -> int | None:
