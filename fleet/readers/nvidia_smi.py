@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.identity import MAX_INDEX
+from fleet.identity import MAX_INDEX, uuid_key
 from fleet.machine import PeerAccess
 from fleet.readers import Reading
 from fleet.readers.building import Faults, Gpu, Pair, build_fleet, device_id, lines_of
@@ -172,7 +172,7 @@ def _cards(text: str, found: list[Matrix], links: list[Matrix], faults: Faults) 
     """The GPUs, and the notes on affinity, NICs and names."""
     first = (links or found)[0]
     cpu, numa, own = (_column(first, name, faults) for name in ("cpu affinity", "numa affinity", "gpu numa id"))
-    uuids, names = _listed(text)
+    uuids, names = _listed(text, first.gpus, faults)
     gpus = []
     for name in first.gpus:
         near = numa[name] if numa else None
@@ -235,10 +235,30 @@ def _legend(text: str, nics: tuple[str, ...]) -> dict[str, str]:
     return {nic: name for nic, name in found if nic in nics}
 
 
-def _listed(text: str) -> tuple[dict[int, str], dict[str, str]]:
-    """(UUID by number, product by `GPU0`) where the text also shows `nvidia-smi -L`."""
-    found = [match for line in lines_of(text) if "UUID" in line and (match := _CARD.match(line))]
-    return {int(m[1]): m[3] for m in found}, {f"GPU{int(m[1])}": m[2] for m in found}
+def _listed(text: str, gpus: tuple[str, ...], faults: Faults) -> tuple[dict[int, str], dict[str, str]]:
+    """(UUID by number, product by `GPU0`) where the text also shows `nvidia-smi -L`, of the same machine."""
+    uuids: dict[int, str] = {}
+    names: dict[str, str] = {}
+    places: dict[str, int] = {}
+    for line, row in enumerate(lines_of(text), start=1):
+        match = _CARD.match(row) if "UUID" in row else None
+        if match is None:
+            continue
+        number, name = int(match[1]), f"GPU{int(match[1])}"
+        if name in names and (uuids[number], names[name]) != (match[3], match[2]):
+            told = (
+                f"is {names[name]}, {uuids[number]} in line {places[name]}, but {match[2]}, {match[3]} in line {line}"
+            )
+            faults.tell(line, name, f"{told}: give the text of one machine")
+        uuids[number], names[name], places[name] = match[3], match[2], line
+    beyond = tuple(name for name in names if name not in gpus)
+    if beyond:
+        told = f"nvidia-smi -L names {_some(beyond)}, the matrix {_some(gpus)} alone: give both of one machine"
+        faults.tell(places[beyond[0]], "", told)
+    doubled = {uuid_key(uuid) for uuid in uuids.values()}
+    if len(doubled) < len(uuids):
+        faults.tell(min(places.values()), "", "nvidia-smi -L gives one uuid to two cards: give the text as printed")
+    return uuids, names
 
 
 def _link_notes(gpus: tuple[str, ...], links: list[Matrix], ways: dict[tuple[str, str], _Way]) -> dict[str, Any]:

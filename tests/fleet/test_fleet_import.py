@@ -183,6 +183,19 @@ def test_a_sku_of_another_card_than_the_text_names_is_refused_with_both_names(fi
     assert f"topo.txt:3:1 gpu:0 is {name} in this text, but --sku names NVIDIA A100 SXM 80 GB (a100-sxm-80)" in told
 
 
+def test_lists_of_two_machines_in_one_text_are_both_told(files):
+    first = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-00000000-0000-4000-8000-000000000001)\n"
+    (files / "topo.txt").write_text(first + first.replace("0001)", "0002)") + MATRIX)
+    told = refusal(str(files / "topo.txt"))
+    assert "topo.txt:2:1 GPU0 is NVIDIA A100-SXM4-80GB, GPU-00000000-0000-4000-8000-000000000001 in line 1, but" in told
+    (files / "topo.txt").write_text(first + first + MATRIX)
+    assert load_fleet(str(files / "topo.txt")).devices[0].uuid == "GPU-00000000-0000-4000-8000-000000000001"
+    (files / "topo.txt").write_text(first + first.replace("GPU 0", "GPU 2").replace("0001)", "0002)") + MATRIX)
+    assert "nvidia-smi -L names GPU2, the matrix GPU0, GPU1 alone" in refusal(str(files / "topo.txt"))
+    (files / "topo.txt").write_text(first + first.replace("GPU 0", "GPU 1") + MATRIX)
+    assert "gives one uuid to two cards" in refusal(str(files / "topo.txt"))
+
+
 def test_the_card_that_the_text_names_may_be_named_again(files):
     (files / "topo.txt").write_text(LISTED.format(name="NVIDIA A100-SXM4-80GB"))
     assert load_fleet(str(files / "topo.txt"), sku="a100-sxm-80").devices[0].sku == "a100-sxm-80"
