@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import extending
 from numba import types as _types
 from numba.core import cgutils as _cgutils
@@ -115,12 +115,13 @@ def _pointer(element: Any) -> Any:
     return types.CPointer(element)(types.int64), emit
 
 
-def _tile(blocks: int, tokens: int, name: str) -> Any:
+def _tile(blocks: int, tokens: int, name: str, ahead: int = 0) -> Any:
     """An intrinsic `tile(out, out_stride, x, x_stride, w, block_stride, n, lanes, keep, mode)` of this extent.
 
     out, x, w: addresses; token t reads x + t * x_stride and writes sixteen f32 a block, from out + t * out_stride on.
     Block b of w starts at w + b * block_stride; n columns are summed. Strides are in bytes. Of the last block only
-    `lanes` lanes are written. `keep` 1: the sums go on from what `out` holds; 0: from zero.
+    `lanes` lanes are written. `keep` 1: the sums go on from what `out` holds; 0: from zero. `ahead`: bytes by which
+    the columns of w are asked for before they are summed; 0: the processor is left to guess them.
     """
 
     def tile(
@@ -130,7 +131,16 @@ def _tile(blocks: int, tokens: int, name: str) -> Any:
         integers = [types.int64] * 9
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit_tile(builder, blocks, tokens, args, ("contract",) if is_fast(mode) else ())
+            flags = ("contract",) if is_fast(mode) else ()
+            kept_apart = f"kvwaybill_{name}_{'fast' if is_fast(mode) else 'strict'}"
+            body = function_of(
+                builder,
+                kept_apart,
+                ir.VoidType(),
+                [I64] * 9,
+                lambda b, a: _emit_tile(b, blocks, tokens, a, flags, ahead),
+            )
+            builder.call(body, args[:9])
             return context.get_dummy_value()
 
         return types.none(*integers, mode), emit
@@ -139,7 +149,28 @@ def _tile(blocks: int, tokens: int, name: str) -> Any:
     return intrinsic(tile)
 
 
-def _emit_tile(builder: Any, blocks: int, tokens: int, args: Sequence[Any], flags: Sequence[str]) -> None:
+def function_of(
+    builder: Any, name: str, result: Any, parameters: Sequence[Any], emit: Callable[[Any, Any], Any]
+) -> Any:
+    """The function `name` of the builder's module, made by `emit(builder, arguments)` where it is not there yet.
+
+    It is never inlined: what is called from many places is then optimised once, which is most of the compile time.
+    """
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, parameters), name)
+    if function.is_declaration:
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        inner = ir.IRBuilder(function.append_basic_block("entry"))
+        value = emit(inner, function.args)
+        if value is None:
+            inner.ret_void()
+        else:
+            inner.ret(value)
+    return function
+
+
+def _emit_tile(builder: Any, blocks: int, tokens: int, args: Sequence[Any], flags: Sequence[str], ahead: int) -> None:
     out_address, out_stride, x_address, x_stride, w_address, block_stride, n, lanes, keep = args[:9]
     out, x, w = (builder.inttoptr(a, POINTER) for a in (out_address, x_address, w_address))
     xs = [at(builder, x, builder.mul(x_stride, ir.Constant(I64, t))) for t in range(tokens)]
@@ -152,7 +183,7 @@ def _emit_tile(builder: Any, blocks: int, tokens: int, args: Sequence[Any], flag
     mask = lane_mask(builder, lanes)
     partial = [b == blocks - 1 for b in range(blocks) for _ in range(tokens)]
     starts = _kept(builder, outs, partial, mask, keep)
-    sums = _emit_columns(builder, xs, ws, n, starts, flags)
+    sums = _emit_columns(builder, xs, ws, n, starts, flags, ahead)
     whole = builder.icmp_signed(">=", lanes, ir.Constant(I64, LANES))
     with builder.if_else(whole) as (then, otherwise):
         with then:
@@ -164,6 +195,14 @@ def _emit_tile(builder: Any, blocks: int, tokens: int, args: Sequence[Any], flag
                     masked_store(builder, value, pointer, mask)
                 else:
                     builder.store(value, pointer, align=4)
+
+
+def _ask_for(builder: Any, pointer: Any) -> None:
+    """A prefetch of one cache line for reading. It never faults, wherever it points."""
+    kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, near, data = ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)
+    builder.call(function, [pointer, read, near, data])
 
 
 def _kept(builder: Any, outs: Sequence[Any], partial: Sequence[bool], mask: Any, keep: Any) -> list[Any]:
@@ -185,7 +224,7 @@ def _kept(builder: Any, outs: Sequence[Any], partial: Sequence[bool], mask: Any,
 
 
 def _emit_columns(
-    builder: Any, xs: Sequence[Any], ws: Sequence[Any], n: Any, starts: Sequence[Any], flags: Sequence[str]
+    builder: Any, xs: Sequence[Any], ws: Sequence[Any], n: Any, starts: Sequence[Any], flags: Sequence[str], ahead: int
 ) -> list[Any]:
     """The loop over j; gives the sums after n columns (n may be 0)."""
     entry = builder.block
@@ -201,6 +240,8 @@ def _emit_columns(
     sums = []
     for b, pointer in enumerate(ws):
         column = builder.load(at(builder, pointer, w_offset), align=4, typ=VECTOR)
+        if ahead:
+            _ask_for(builder, at(builder, at(builder, pointer, w_offset), ir.Constant(I64, ahead)))
         for t, value in enumerate(values):
             product = builder.fmul(column, value, flags=flags)
             sums.append(builder.fadd(phis[b * len(xs) + t], product, flags=flags))
@@ -220,11 +261,34 @@ def _emit_columns(
     return results
 
 
+_AHEAD = 4096  # many tokens take their time over a column: the processor does not ask early enough by itself
+
+TILE_TOKENS = 12 if binding.get_host_cpu_features().get("avx512f", False) else 6
+"""Tokens of the widest tile: as many sums as the vector registers of this processor hold."""
+
+PANEL_COLUMNS = 1024
+PANEL_STRIDE = PANEL_COLUMNS * 4 + ALIGNMENT
+"""Bytes from one row of a panel to the next: an odd number of cache lines, so that no two rows share their sets."""
+
+
+@intrinsic
+def panel(typing: Any) -> Any:
+    """The address of `TILE_TOKENS` rows of `PANEL_COLUMNS` floats on the stack of the calling function."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        with builder.goto_entry_block():  # numba's own helper would fill it with zeros at each call
+            room = builder.alloca(ir.ArrayType(F32, TILE_TOKENS * PANEL_STRIDE // 4))
+        room.align = ALIGNMENT
+        return builder.ptrtoint(room, I64)
+
+    return types.int64(), emit
+
+
 tile_1x1 = _tile(1, 1, "tile_1x1")
 tile_2x1 = _tile(2, 1, "tile_2x1")
 tile_4x1 = _tile(4, 1, "tile_4x1")
 tile_1x2 = _tile(1, 2, "tile_1x2")
 tile_1x4 = _tile(1, 4, "tile_1x4")
-tile_1x6 = _tile(1, 6, "tile_1x6")
+tile_1xn = _tile(1, TILE_TOKENS, f"tile_1x{TILE_TOKENS}", _AHEAD)
 
 assert COLUMN_BYTES == ALIGNMENT

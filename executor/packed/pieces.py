@@ -284,17 +284,19 @@ def attend(book: Book, plan: I64, layer: int, mode: Any, team: Any, plain: Any) 
     rope(k, kv_dim, n_tokens, m[slots.ROPE_COS], m[slots.ROPE_SIN], position, head_dim)
     status = _note(book, slots.OP_ROPE, layer, slots.NO_WEIGHT, dim, kv_dim)
     positions, n_heads, n_kv_heads = plan[slots.POSITIONS], plan[slots.HEADS], plan[slots.KV_HEADS]
-    out, q, att = m[slots.XB], m[slots.Q], m[slots.ATT]
+    out, q, att, own_exp = m[slots.XB], m[slots.Q], m[slots.ATT], plan[slots.OWN_EXP]
     if plain is not None:
         attend_rows(out, q, k_layer, v_layer, att, position, n_tokens, positions, n_heads, n_kv_heads, head_dim)
     else:
         store_kv(k, m[slots.V], k_layer, v_layer, position, n_tokens, positions, n_kv_heads, head_dim)
         if n_tokens == 1:
-            attend_one(out, q, k_layer, v_layer, att, position + 1, positions, n_heads, n_kv_heads, head_dim, mode)
+            n = position + 1
+            attend_one(out, q, k_layer, v_layer, att, n, positions, n_heads, n_kv_heads, head_dim, mode, own_exp)
         else:
             attend_many(
-                out, q, k_layer, v_layer, att, position, n_tokens, positions, n_heads, n_kv_heads, head_dim, mode
-            )
+                out, q, k_layer, v_layer, att, position, n_tokens, positions, n_heads, n_kv_heads, head_dim, mode,
+                own_exp,
+            )  # fmt: skip
     status = max(status, _note(book, slots.OP_ATTENTION, layer, slots.NO_WEIGHT, dim, kv_dim))
     status = max(
         status, _matmul(book, plan, m[slots.XB2], m[slots.XB], n_tokens, slots.WO, layer, dim, dim, mode, team, plain)
@@ -316,7 +318,7 @@ def feed_forward(book: Book, plan: I64, layer: int, mode: Any, team: Any, plain:
         status,
         _matmul(book, plan, m[slots.HB2], m[slots.XB], n_tokens, slots.W3, layer, dim, hidden, mode, team, plain),
     )
-    swiglu(m[slots.HB], m[slots.HB2], n_tokens * hidden, mode)
+    swiglu(m[slots.HB], m[slots.HB2], n_tokens * hidden, mode, plan[slots.OWN_EXP])
     status = max(status, _note(book, slots.OP_SWIGLU, layer, slots.NO_WEIGHT, hidden, 0))
     status = max(
         status,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -112,6 +113,7 @@ def make_plan(model: Model, call: Call, address_of: Callable[[str], int]) -> I64
         packed = call.layout == LAYOUT
         plan[stride] = cache.nbytes // model.n_layers if packed else call.positions * model.kv_dim * WORD_BYTES
     plan[slots.CONTINUES], plan[slots.STEP_AT], plan[slots.SAMPLER] = call.continues, call.step_at, call.sampler
+    plan[slots.OWN_EXP] = _own_exp()
     plan[slots.WIDEST] = 4 if _weight_bytes(model) <= _CACHED_BYTES else 1
     for slot, name in enumerate(_memory_names(call.phase)):
         if call.layout == LAYOUT or name not in _PAGED_ONLY:
@@ -121,6 +123,14 @@ def make_plan(model: Model, call: Call, address_of: Callable[[str], int]) -> I64
         plan[slots.ADDRESS_OF_WEIGHT + slot] = address_of(f"weights/{name}")
         plan[slots.STRIDE_OF_WEIGHT + slot] = _stride(shapes[name], call.layout)
     return plan
+
+
+@cache
+def _own_exp() -> int:
+    """Compared once a process. Imports numba only here: who asks what memory a phase needs does not wait for it."""
+    from executor.packed.steps import own_exp_agrees
+
+    return own_exp_agrees()
 
 
 def _stride(spec: TensorSpec, layout: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from executor.packed import slots
 from executor.packed.fused import run_phase
 from executor.packed.pieces import Book
-from executor.packed.steps import rope_table
+from executor.packed.steps import own_exp_agrees, rope_table
 from executor.ready import make_calls_ready
 
 _numba: Any = numba
@@ -22,7 +22,7 @@ def make_ready(mode: Any, team: Any, plain: Any, tell: Callable[[str], None] | N
     if team is not None:
         # Code from the cache calls into the threading layer, which numba starts by itself only when it compiles.
         _numba.set_num_threads(min(team, _numba.config.NUMBA_NUM_THREADS))
-    make_calls_ready([(run_phase, _no_pass(mode, team, plain)), (rope_table, (0, 0, 0, 2))], tell)
+    make_calls_ready([(run_phase, _no_pass(mode, team, plain)), (rope_table, (0, 0, 0, 2)), (own_exp_agrees, ())], tell)
 
 
 def _no_pass(mode: Any, team: Any, plain: Any) -> tuple[Any, ...]:

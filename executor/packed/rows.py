@@ -15,6 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from executor.packed.exps import emit_exact_exp
 from executor.packed.lanes import (
     F32,
     I32,
@@ -102,6 +103,41 @@ def _emit_largest(builder: Any, pointer: Any, n: Any) -> Any:
 
     _each(builder, n, [pointer], [lowest], work)
     return _over_lanes(builder, builder.load(top, typ=VECTOR), _larger)
+
+
+@intrinsic
+def exact_exps(typing: Any, row: Any, n: Any, top: Any) -> Any:
+    """row[i] = exp(row[i] - top), n floats at address `row`, with the bits of the C library."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        top = splat(builder, args[2])
+
+        def work(values: list[Any]) -> tuple[Any, bool]:
+            return emit_exact_exp(builder, builder.fsub(values[0], top)), True
+
+        _each(builder, args[1], [builder.inttoptr(args[0], POINTER)], [top], work)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.float32), emit
+
+
+@intrinsic
+def exact_swiglu(typing: Any, h1: Any, h3: Any, n: Any) -> Any:
+    """h1 = h1 * (1 / (1 + exp(-h1))) * h3 in this order, n floats from the addresses on, exp as the C library's."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointers = [builder.inttoptr(a, POINTER) for a in args[:2]]
+
+        def work(values: list[Any]) -> tuple[Any, bool]:
+            gate, other = values
+            bottom = builder.fadd(constant(1.0), emit_exact_exp(builder, builder.fneg(gate)))
+            sigmoid = builder.fdiv(constant(1.0), bottom)
+            return builder.fmul(builder.fmul(gate, sigmoid), other), True
+
+        _each(builder, args[2], pointers, [constant(0.0)] * 2, work)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), emit
 
 
 @intrinsic

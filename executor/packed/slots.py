@@ -30,7 +30,9 @@ STEP_AT = 20
 """Where the number of each pass is written as it begins (an int64), or 0."""
 SAMPLER = 21
 """The table of `executor.sampling.Sampler`, by which the host draws ids from logits that come down; 0: none do."""
-ADDRESS_OF_MEMORY = 22
+OWN_EXP = 22
+"""Whether `exact_exps` may stand for the C library's expf: it was compared."""
+ADDRESS_OF_MEMORY = 23
 ADDRESS_OF_WEIGHT = ADDRESS_OF_MEMORY + len(MEMORY)
 STRIDE_OF_WEIGHT = ADDRESS_OF_WEIGHT + len(WEIGHTS)
 PLAN_LENGTH = STRIDE_OF_WEIGHT + len(WEIGHTS)

@@ -13,23 +13,84 @@ import numpy as np
 
 from executor.packed.jit import carray, compiled, parallel, prange, reordered
 from executor.packed.lanes import (
+    PANEL_COLUMNS,
+    PANEL_STRIDE,
+    TILE_TOKENS,
     f32_pointer,
     i32_pointer,
+    panel,
     tile_1x1,
     tile_1x2,
     tile_1x4,
-    tile_1x6,
+    tile_1xn,
     tile_2x1,
     tile_4x1,
 )
-from executor.packed.rows import fast_softmax, fast_swiglu, largest
+from executor.packed.rows import exact_exps, exact_swiglu, fast_softmax, fast_swiglu, largest
 
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
 _EPSILON = np.float32(1e-5)
 _ROPE_BASE = np.float32(10000.0)
 _COLUMN = 64
-_TILE_TOKENS = 6
+_PROBES, _PROBED = 16384, 4096
+_GROUP = 16  # blocks that many tokens share: of 1,024 columns they are 1 MiB
+_FEW = 4  # tokens whose rows need no panel
+
+
+@compiled
+def multiply_many(
+    out: int, out_stride: int, x: int, x_stride: int, n_tokens: int, w: int, block_stride: int, n: int, rows: int,
+    mode: Any,
+) -> None:  # fmt: skip
+    """As `multiply` for several tokens.
+
+    A tile of tokens is copied to a panel, where its rows do not compete for the same lines of the cache, and goes over
+    some blocks, which stay in the second cache until the last tile of tokens has been there.
+    """
+    blocks, room = (rows + 15) // 16, panel()
+    for start in range(0, blocks, _GROUP):
+        end = min(start + _GROUP, blocks)
+        for j in range(0, n, PANEL_COLUMNS):
+            columns, keep, v = min(PANEL_COLUMNS, n - j), 1 if j > 0 else 0, w + j * _COLUMN
+            for t in range(0, n_tokens, TILE_TOKENS):
+                count, at = min(TILE_TOKENS, n_tokens - t), out + t * out_stride
+                _to_panel(room, x + t * x_stride + j * 4, x_stride, count, columns)
+                for b in range(start, end):
+                    block, lanes = v + b * block_stride, rows - b * 16
+                    _tiles(at + b * _COLUMN, out_stride, room, PANEL_STRIDE, count, block, columns, lanes, keep, mode)
+
+
+@compiled
+def _to_panel(room: int, x: int, x_stride: int, count: int, columns: int) -> None:
+    """Copy `columns` floats of each of `count` rows of x."""
+    for i in range(count):
+        row = carray(f32_pointer(x + i * x_stride), (columns,))
+        copied = carray(f32_pointer(room + i * PANEL_STRIDE), (columns,))
+        for c in range(columns):
+            copied[c] = row[c]
+
+
+@compiled
+def _tiles(
+    out: int, out_stride: int, x: int, x_stride: int, count: int, w: int, n: int, lanes: int, keep: int, mode: Any
+) -> None:
+    """One block and up to `TILE_TOKENS` tokens, which lie as `multiply` says."""
+    if count == TILE_TOKENS:
+        tile_1xn(out, out_stride, x, x_stride, w, 0, n, lanes, keep, mode)
+        return
+    t = 0
+    while t < count:
+        at, source = out + t * out_stride, x + t * x_stride
+        if count - t >= 4:
+            tile_1x4(at, out_stride, source, x_stride, w, 0, n, lanes, keep, mode)
+            t += 4
+        elif count - t >= 2:
+            tile_1x2(at, out_stride, source, x_stride, w, 0, n, lanes, keep, mode)
+            t += 2
+        else:
+            tile_1x1(at, out_stride, source, x_stride, w, 0, n, lanes, keep, mode)
+            t += 1
 
 
 @compiled
@@ -41,14 +102,11 @@ def multiply(
 
     One token takes `widest` (1, 2 or 4) blocks at once, the last ones overlapping those before: a row that is summed
     twice has the same bits. Several tokens share each block. One block at a time is read from end to end, which is best
-    for weights that come from memory; four hide the latency of the sums where they come from a cache. The fast mode
-    always takes four: its fused sums take longer.
+    for weights that come from memory; four hide the latency of the sums where they come from a cache.
     """
     blocks = (rows + 15) // 16
     if n_tokens == 1:
-        wide = 4 if blocks >= 4 else (2 if blocks >= 2 else 1)
-        if mode is None:
-            wide = min(wide, widest)
+        wide = min(4 if blocks >= 4 else (2 if blocks >= 2 else 1), widest)
         b = 0
         while b < blocks:
             b = min(b, blocks - wide)
@@ -62,25 +120,12 @@ def multiply(
                 tile_1x1(o, out_stride, x, x_stride, v, block_stride, n, lanes, 0, mode)
             b += wide
         return
-    for b in range(blocks):
-        lanes = rows - b * 16
-        o, v = out + b * _COLUMN, w + b * block_stride
-        t = 0
-        while t < n_tokens:
-            left = n_tokens - t
-            at, source = o + t * out_stride, x + t * x_stride
-            if left == 6 or left >= 9:
-                tile_1x6(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
-                t += 6
-            elif left >= 4:
-                tile_1x4(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
-                t += 4
-            elif left >= 2:
-                tile_1x2(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
-                t += 2
-            else:
-                tile_1x1(at, out_stride, source, x_stride, v, block_stride, n, lanes, 0, mode)
-                t += 1
+    if n_tokens <= _FEW:
+        for b in range(blocks):
+            v = w + b * block_stride
+            _tiles(out + b * _COLUMN, out_stride, x, x_stride, n_tokens, v, n, rows - b * 16, 0, mode)
+    else:
+        multiply_many(out, out_stride, x, x_stride, n_tokens, w, block_stride, n, rows, mode)
 
 
 @parallel
@@ -195,16 +240,20 @@ def store_kv(
 
 
 @compiled
-def softmax(row: int, n: int, root: Any, mode: Any) -> None:
-    """The scores of n positions by `root`, then their softmax, in place."""
+def softmax(row: int, n: int, root: Any, mode: Any, own_exp: int = 0) -> None:
+    """The scores of n positions by `root`, then their softmax, in place. `own_exp`: see `own_exp_agrees`."""
     scores = carray(f32_pointer(row), (n,))
     for p in range(n):
         scores[p] /= root
     if mode is None:
         top = largest(row, n)  # with a NaN among the scores all of them become NaN, whatever this is
+        if own_exp != 0:
+            exact_exps(row, n, top)
+        else:
+            for p in range(n):
+                scores[p] = math.exp(scores[p] - top)
         total = _ZERO
         for p in range(n):
-            scores[p] = math.exp(scores[p] - top)
             total += scores[p]
         for p in range(n):
             scores[p] /= total
@@ -215,7 +264,7 @@ def softmax(row: int, n: int, root: Any, mode: Any) -> None:
 @compiled
 def attend_one(
     out: int, q: int, k_layer: int, v_layer: int, att: int, n: int, positions: int, n_heads: int, n_kv_heads: int,
-    head_dim: int, mode: Any,
+    head_dim: int, mode: Any, own_exp: int = 0,
 ) -> None:  # fmt: skip
     """out = softmax(q . k / sqrt(head_dim)) v over positions 0 .. n - 1; the query heads of a KV head go side by side.
 
@@ -229,14 +278,14 @@ def attend_one(
         k, v = k_layer + h * k_head, v_layer + h * v_head
         multiply(row, positions * 4, q + head, head_dim * 4, group, k, head_dim * _COLUMN, head_dim, n, 4, mode)
         for g in range(group):
-            softmax(row + g * positions * 4, n, root, mode)
+            softmax(row + g * positions * 4, n, root, mode, own_exp)
         multiply(out + head, head_dim * 4, row, positions * 4, group, v, positions * _COLUMN, n, head_dim, 4, mode)
 
 
 @compiled
 def attend_many(
     out: int, q: int, k_layer: int, v_layer: int, att: int, position: int, n_tokens: int, positions: int, n_heads: int,
-    n_kv_heads: int, head_dim: int, mode: Any,
+    n_kv_heads: int, head_dim: int, mode: Any, own_exp: int = 0,
 ) -> None:  # fmt: skip
     """As `attend_one` for tokens at positions from `position` on, each over the positions up to its own.
 
@@ -246,7 +295,7 @@ def attend_many(
     group, width = n_heads // n_kv_heads, n_heads * head_dim * 4
     root = math.sqrt(np.float32(head_dim))
     k_head, v_head = (positions + 15) // 16 * head_dim * _COLUMN, (head_dim + 15) // 16 * positions * _COLUMN
-    tile = min(_TILE_TOKENS, n_heads)
+    tile = min(TILE_TOKENS, n_heads)
     for h in range(n_heads):
         k, v = k_layer + h // group * k_head, v_layer + h // group * v_head
         for first in range(0, n_tokens, tile):
@@ -266,7 +315,7 @@ def attend_many(
                 mode,
             )
             for t in range(count):
-                softmax(att + t * positions * 4, shared + t, root, mode)
+                softmax(att + t * positions * 4, shared + t, root, mode, own_exp)
             multiply(out + start, width, att, positions * 4, count, v, positions * _COLUMN, shared, head_dim, 4, mode)
             for t in range(1, count):
                 for b in range((head_dim + 15) // 16):
@@ -285,9 +334,12 @@ def add(x: int, y: int, n: int) -> None:
 
 
 @compiled
-def swiglu(h1: int, h3: int, n: int, mode: Any) -> None:
-    """h1 = h1 * (1 / (1 + exp(-h1))) * h3, n floats."""
+def swiglu(h1: int, h3: int, n: int, mode: Any, own_exp: int = 0) -> None:
+    """h1 = h1 * (1 / (1 + exp(-h1))) * h3, n floats. `own_exp`: see `own_exp_agrees`."""
     if mode is None:
+        if own_exp != 0:
+            exact_swiglu(h1, h3, n)
+            return
         gate, other = carray(f32_pointer(h1), (n,)), carray(f32_pointer(h3), (n,))
         for i in range(n):
             v = gate[i]
@@ -295,6 +347,29 @@ def swiglu(h1: int, h3: int, n: int, mode: Any) -> None:
             gate[i] = v * other[i]
     else:
         fast_swiglu(h1, h3, n)
+
+
+@compiled
+def own_exp_agrees() -> int:
+    """1 where `exact_exps` has the bits of the C library in 16,384 places from -86 to 86; 0 where it has not once.
+
+    A library of another method differs in about one place of a thousand.
+    """
+    room = panel()
+    values = carray(f32_pointer(room), (_PROBED,))
+    for turn in range(_PROBES // _PROBED):
+        for i in range(_PROBED):
+            values[i] = _probe(turn * _PROBED + i)
+        exact_exps(room, _PROBED, _ZERO)
+        for i in range(_PROBED):
+            if values[i] != np.float32(math.exp(_probe(turn * _PROBED + i))):
+                return 0
+    return 1
+
+
+@compiled
+def _probe(i: int) -> Any:
+    return np.float32(i - _PROBES // 2) * np.float32(172.0 / _PROBES)
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from executor.packed import jit, steps
 from executor.packed.lanes import FAST, STRICT
 from executor.packed.layout import Packed, pack
 from executor.packed.pages import LARGE_PAGE, advise_large_pages
+from executor.packed.rows import exact_exps
 
 F32 = npt.NDArray[np.float32]
 compiled = settings(deadline=None, max_examples=60)
@@ -65,10 +67,73 @@ def test_multiply_has_the_bits_of_the_plain_matmul_and_writes_nothing_else(
     assert (out.view(np.uint32)[n_tokens] == GUARD).all()
 
 
+@pytest.mark.parametrize("n_tokens", [5, 12, 13, 31])
+@pytest.mark.parametrize(("n", "rows"), [(1024, 270), (1025, 33), (2100, 16), (1023, 300)])
+def test_many_tokens_over_wide_and_tall_matrices_have_the_bits_of_the_plain_matmul(
+    n_tokens: int, n: int, rows: int
+) -> None:
+    w, x = random(n, rows, n), random(rows, n_tokens, n)
+    wanted = np.empty((n_tokens, rows), np.float32)
+    kernels.matmul(wanted, x, w)
+    out, v = np.full((n_tokens, rows + 3), GUARD, np.uint32).view(np.float32), packed(w)
+    steps.multiply(at(out), (rows + 3) * 4, at(x), n * 4, n_tokens, at(v), n * 64, n, rows, 4, STRICT)
+    assert same_bits(out[:, :rows], wanted)
+    assert (out.view(np.uint32)[:, rows:] == GUARD).all()
+
+
+NEXT_TO_A_MIDDLE = (
+    0x337FFFFF, 0x33800000, 0x343FFFFF, 0x3B0B4517, 0x3D8932E8, 0x3E73ADE2, 0x3FBE11A6, 0x400D98C7, 0x40C12C37,
+    0x4197276C, 0x4202422F, 0xB3000000, 0xBA253B54, 0xBBE861B2, 0xBEAE4609, 0xBFDE3004, 0xC0D7626B, 0xC23DD581,
+    0xC27C65D9,
+)  # fmt: skip
+"""Floats whose exp in doubles lies within 16 units of the last place of the middle of two floats: of all that are
+smaller than 87 in size there are 29, found by going through them. For two, the order of roundings decides."""
+
+
+@jit.compiled
+def libm_exps(values: F32) -> None:
+    for i in range(len(values)):
+        values[i] = math.exp(values[i])
+
+
+@jit.compiled
+def exps_of(row: int, n: int) -> None:
+    exact_exps(row, n, np.float32(0))
+
+
 @compiled
-@given(seed=st.integers(0, 99), n=st.integers(1, 300), spread=st.sampled_from([0.1, 3.0, 200.0]))
+@given(st.lists(st.floats(width=32), min_size=1, max_size=50))
+def test_exp_has_the_bits_of_the_c_library_for_any_floats(values: list[float]) -> None:
+    check_exp(np.array(values, np.float32))
+
+
+def test_exp_has_the_bits_of_the_c_library_at_its_edges_and_where_it_rounds_late() -> None:
+    edges = [87.0, 88.0, 89.0, 103.0, 104.0, np.nextafter(np.float32(87), np.float32(0)), 0.0, np.inf]
+    check_exp(np.array([*edges, *(-e for e in edges), np.nan], np.float32))
+    check_exp(np.array(NEXT_TO_A_MIDDLE, np.uint32).view(np.float32))
+    check_exp(np.random.default_rng(3).integers(0, 1 << 32, 300_000, dtype=np.uint32).view(np.float32))
+
+
+def check_exp(values: F32) -> None:
+    wanted, got = values.copy(), values.copy()
+    libm_exps(wanted)
+    exps_of(at(got), len(got))
+    both_nan = np.isnan(wanted) & np.isnan(got)
+    assert same_bits(np.where(both_nan, np.float32(0), got), np.where(both_nan, np.float32(0), wanted))
+
+
+def test_the_c_library_at_hand_is_compared_before_its_exp_is_replaced() -> None:
+    probes = (np.arange(16384) - 8192).astype(np.float32) * np.float32(172 / 16384)
+    wanted, got = probes.copy(), probes.copy()
+    libm_exps(wanted)
+    exps_of(at(got), len(got))
+    assert steps.own_exp_agrees() == int(same_bits(got, wanted))
+
+
+@compiled
+@given(seed=st.integers(0, 99), n=st.integers(1, 300), spread=st.sampled_from([0.1, 3.0, 200.0]), own=st.integers(0, 1))
 def test_strict_softmax_and_swiglu_are_the_plain_ones_and_the_fast_ones_are_close(
-    seed: int, n: int, spread: float
+    seed: int, n: int, spread: float, own: int
 ) -> None:
     rng = np.random.default_rng(seed)
     scores = (rng.standard_normal(n) * spread).astype(np.float32)
@@ -77,15 +142,15 @@ def test_strict_softmax_and_swiglu_are_the_plain_ones_and_the_fast_ones_are_clos
     wanted = scores / root
     kernels.softmax(wanted, n)
     got, fast = scores.copy(), scores.copy()
-    steps.softmax(at(got), n, root, STRICT)
-    steps.softmax(at(fast), n, root, FAST)
+    steps.softmax(at(got), n, root, STRICT, own)
+    steps.softmax(at(fast), n, root, FAST, own)
     assert same_bits(got, wanted)
     assert np.allclose(fast, wanted, rtol=1e-5, atol=1e-30)
     wanted = scores.reshape(1, n).copy()
     kernels.swiglu(wanted, other.reshape(1, n))
     got, fast = scores.copy(), scores.copy()
-    steps.swiglu(at(got), at(other), n, STRICT)
-    steps.swiglu(at(fast), at(other), n, FAST)
+    steps.swiglu(at(got), at(other), n, STRICT, own)
+    steps.swiglu(at(fast), at(other), n, FAST, own)
     assert same_bits(got, wanted[0])
     assert np.allclose(fast, wanted[0], rtol=1e-5, atol=1e-30)
 
