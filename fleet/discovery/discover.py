@@ -200,7 +200,7 @@ def _join_processor(wiring: Wiring, found: Cards, cpu: Device) -> None:
     for card in found.cards:
         slot = up.get((HOST, card.id))
         if slot is not None:
-            wiring.add(card.id, cpu.id, "host", slot.bandwidth, 1, "direct")
+            wiring.add(card.id, cpu.id, "host", slot.bandwidth, 1, "direct", latency=slot.latency)
 
 
 def _fleet(devices: list[Device], wiring: Wiring, processor: Processor, tree: PciTree) -> Fleet:

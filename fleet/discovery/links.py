@@ -45,11 +45,23 @@ class Wiring:
         self._slots()
         self._pairs()
 
-    def add(self, a: str, b: str, kind: str, rate: Quantity, count: int = 1, peer: PeerAccess | None = None,
-            back: PeerAccess | None = None) -> None:  # fmt: skip
+    def add(
+        self,
+        a: str,
+        b: str,
+        kind: str,
+        rate: Quantity,
+        count: int = 1,
+        peer: PeerAccess | None = None,
+        back: PeerAccess | None = None,
+        *,
+        latency: Quantity = UNKNOWN,
+    ) -> None:
         """Both directions of a link; `back` is the peer access of the second where it differs."""
         for src, dst, access in ((a, b, peer), (b, a, peer if back is None else back)):
-            self.links.append(Link(src=src, dst=dst, kind=kind, count=count, bandwidth=rate, peer_access=access))
+            self.links.append(
+                Link(src=src, dst=dst, kind=kind, count=count, bandwidth=rate, latency=latency, peer_access=access)
+            )
 
     def access(self, a: Card, b: Card) -> tuple[Peer, Peer]:
         """What is known of peer access, there and back."""
@@ -170,7 +182,9 @@ class Wiring:
                 rate = UNKNOWN if sku is None else sku.lanes.get("c2c", UNKNOWN)
                 self.add(HOST, card.id, "c2c", rate)
             elif card.id not in behind:
-                self.add(HOST, card.id, "pcie", self._figure(card, slowest(tuple(self.hops(card)))))
+                # The catalog's latency is that of a copy between a card and its host, not of one to another card.
+                latency = UNKNOWN if sku is None else sku.latencies.get("pcie", UNKNOWN)
+                self.add(HOST, card.id, "pcie", self._figure(card, slowest(tuple(self.hops(card)))), latency=latency)
             self._told_of(card)
         above = {name: bridge for bridge, names in self.below.items() for name in names}
         for number, nic in enumerate(self.tree.nics):

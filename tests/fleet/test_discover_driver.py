@@ -182,6 +182,8 @@ def test_a_virtual_machine_with_two_cards_shows_their_switch_without_an_address(
     up = link(fleet, "gpu:1", "nvswitch")
     assert (up.count, up.bandwidth.value, up.peer_access) == (18, 450 * 10**9, "direct")
     assert link(fleet, "host", "gpu:1").bandwidth.value == GEN5
+    assert link(fleet, "gpu:1", "host").latency.value == 6_600_000  # ps, of the catalog
+    assert up.latency.value is None
 
 
 def test_slices_are_devices_with_memory_and_identity_of_their_own(tmp_path: Path) -> None:
