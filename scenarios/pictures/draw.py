@@ -14,6 +14,8 @@ from scenarios.pictures.scene import scene
 from scenarios.pictures.shape import Scene
 
 MARGIN = 24.0
+LEAST_WIDTH = 460.0
+"""Pixels: the words on a line may be wider than the boxes of a small fleet."""
 FRAME_PAD = 14.0
 FRAME_HEAD = 22.0
 
@@ -33,6 +35,8 @@ def draw(what: Scene) -> Placed:
     corners = [*rects.values(), *frames.values(), *(_around(path) for path in paths)]
     left, top = min(r.left for r in corners) - MARGIN, min(r.top for r in corners) - MARGIN
     right, bottom = max(r.right for r in corners) + MARGIN, max(r.bottom for r in corners) + MARGIN
+    spare = max(0.0, LEAST_WIDTH - (right - left)) / 2
+    left, right = left - spare, right + spare
     rects = {name: _moved(rect, left, top) for name, rect in rects.items()}
     moved = tuple(tuple(_moved_curve(curve, left, top) for curve in path) for path in paths)
     frames = {name: _moved(rect, left, top) for name, rect in frames.items()}

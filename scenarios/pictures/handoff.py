@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from fleet.errors import DescriptionError
-from fleet.machine import Fleet, Link
-from planner.machine import UnknownWay, Way, machine_graph
+from fleet.machine import Fleet
 from scenarios.words import count_of, exact_bytes, seconds_of
 
 Document = dict[str, Any]
@@ -52,45 +52,87 @@ def handoff_of(plan: Document, fleet: Fleet, source: str) -> Handoff:
     return _carried(plan, handoff, fleet, prefill, decode)
 
 
+@dataclass(slots=True)
+class _Leg:
+    """A leg of the handoff, all its tensors together: they pass the same places (`nodes`, ends included)."""
+
+    kind: str
+    link: str
+    nodes: tuple[str, ...]
+    rate: int | None
+    nbytes: int | None
+    copies: int | None
+
+
 def _carried(plan: Document, handoff: Document, fleet: Fleet, prefill: str, decode: str) -> Handoff:
-    places: dict[tuple[Any, ...], int] = {}
-    for place, link in enumerate(fleet.links):
-        places.setdefault(_figures(link), place)
-    carried: dict[int, str] = {}
     whole = f"{exact_bytes(handoff.get('bytes'))} in {count_of(handoff.get('copies'))} copies"
     notes = [f"KV handoff of the plan ({plan['verdict']}): {prefill} to {decode}, {whole}, {seconds_of(handoff)}."]
-    passed: set[str] = set()
-    legs = handoff.get("legs") or []
-    ways = [_links(fleet, leg) for leg in legs]
+    legs = _legs(plan)
+    ways = [_links(fleet, leg) for leg in legs or ()]
     if not legs or None in ways:
         notes.append("The way of the handoff is not known: it is drawn from device to device, over no link.")
         return Handoff(
             prefill=prefill, decode=decode, carried={}, unknown=f"KV {whole}, way unknown", notes=tuple(notes),
             passed=frozenset(),
         )  # fmt: skip
-    for number, (leg, links) in enumerate(zip(legs, ways, strict=True), start=1):
-        words = f"{exact_bytes(leg['bytes'])} in {count_of(leg['copies'])} copies"
-        nodes = [leg["src"], *(link.dst for link in links or ())]
-        passed |= set(nodes)
-        over = " over " + ", ".join(nodes[1:-1]) if len(nodes) > 2 else ""
-        notes.append(f"Leg {number} of {len(legs)}: {leg['kind']} {leg['src']} to {leg['dst']}{over}, {words}.")
-        for link in links or ():
-            carried[places[_figures(link)]] = f"KV {words}"
+    carried: dict[int, str] = {}
+    for number, (leg, places) in enumerate(zip(legs, ways, strict=True), start=1):
+        words = f"{exact_bytes(leg.nbytes)} in {count_of(leg.copies)} copies"
+        over = " over " + ", ".join(leg.nodes[1:-1]) if len(leg.nodes) > 2 else ""
+        notes.append(f"Leg {number} of {len(legs)}: {leg.kind} {leg.nodes[0]} to {leg.nodes[-1]}{over}, {words}.")
+        carried |= dict.fromkeys(places or (), f"KV {words}")
     inside = f"KV {whole}, inside the device" if not carried else None
-    return Handoff(
-        prefill=prefill, decode=decode, carried=carried, unknown=inside, notes=tuple(notes), passed=frozenset(passed)
-    )
+    passed = frozenset(name for leg in legs for name in leg.nodes)
+    return Handoff(prefill=prefill, decode=decode, carried=carried, unknown=inside, notes=tuple(notes), passed=passed)
 
 
-def _figures(link: Link) -> tuple[Any, ...]:
-    """What tells a link from others. The graph may hold the links of another reading of the same fleet."""
-    held = (link.bandwidth.value, link.latency.value, link.peer_access, link.duplex, link.copy_engines)
-    return (link.src, link.dst, link.kind, link.count, *held)
+def _legs(plan: Document) -> list[_Leg] | None:
+    """The legs of the rows of the handoff as the plan states them, k and v summed; None where a row has none."""
+    found: dict[tuple[Any, ...], _Leg] = {}
+    for row in plan.get("waybill") or []:
+        if row["phase"] != "handoff":
+            continue
+        if row["legs"] is None:
+            return None
+        for leg in row["legs"]:
+            segments = _mappings(leg.get("segments"))
+            nodes = (leg["src"], *(str(segment.get("dst")) for segment in segments)) if segments else _ends(leg)
+            link, rate = str(leg.get("link")), leg.get("bandwidth_bytes_per_s")
+            held = found.get((leg["kind"], link, nodes))
+            if held is None:
+                found[leg["kind"], link, nodes] = _Leg(leg["kind"], link, nodes, rate, leg["bytes"], leg["copies"])
+            else:
+                held.nbytes, held.copies = _sum(held.nbytes, leg["bytes"]), _sum(held.copies, leg["copies"])
+    return list(found.values())
 
 
-def _links(fleet: Fleet, leg: Document) -> list[Link] | None:
-    """The links of one leg, by the planner's own choice; none inside a device, None where the graph knows no way."""
-    way = machine_graph(fleet).way(leg["src"], leg["dst"], leg["bytes"] or 0, leg["copies"] or 1)
-    if isinstance(way, UnknownWay):
-        way = way.direct
-    return [link for hop in way.hops for link in hop.links] if isinstance(way, Way) else None
+def _ends(leg: Document) -> tuple[str, ...]:
+    """The two ends of a leg without segments."""
+    return (leg["src"], leg["dst"])
+
+
+def _mappings(rows: Any) -> list[Document]:
+    """The objects of a part of a document that nobody checked."""
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def _links(fleet: Fleet, leg: _Leg) -> list[int] | None:
+    """The places, among the fleet's links, of those that a leg takes. None where one of them is not there.
+
+    Of parallel links the one of the leg's kind and rate is taken, as the plan tells them.
+    """
+    if leg.nodes[0] == leg.nodes[-1]:
+        return []
+    places: list[int] = []
+    kinds = leg.link.split("+")
+    for src, dst in pairwise(leg.nodes):
+        held = [(place, link) for place, link in enumerate(fleet.links) if (link.src, link.dst) == (src, dst)]
+        if not held:
+            return None
+        rank = [(link.kind not in kinds, link.bandwidth.value != leg.rate, place) for place, link in held]
+        places.append(min(rank)[2])
+    return places

@@ -301,6 +301,40 @@ def test_a_handoff_whose_way_is_unknown_is_drawn_over_no_link(ask: Ask, tmp_path
     assert "way unknown" in line["kv"]
 
 
+def test_a_handoff_inside_one_device_is_an_arc_at_the_device_with_its_bytes(ask: Ask, tmp_path: Path):
+    [line] = marked(ask, "one-gpu", planned(ask, tmp_path, "one-gpu"))
+    assert (line["src"], line["dst"], line["links"]) == ("gpu:0", "gpu:0", 0)
+    assert line["label"] == ["KV 128,000 B in 10 copies, inside the device"]
+
+
+def test_with_attention_on_the_host_the_legs_up_across_and_down_are_marked(ask: Ask, tmp_path: Path):
+    lines = marked(ask, "two-gpu-nvlink", planned(ask, tmp_path, "two-gpu-nvlink", "--attention", "host"))
+    assert {(line["src"], line["dst"]) for line in lines} == {("host", "gpu:0"), ("gpu:0", "gpu:1"), ("gpu:1", "host")}
+
+
+def test_of_parallel_links_the_one_that_the_plan_takes_is_marked(ask: Ask, tmp_path: Path):
+    described = fleet()
+    described["links"].append(described["links"][-2] | {"kind": "nvlink", "bandwidth": "400 GB/s", "latency": "50 us"})
+    assert (described["links"][-1]["from"], described["links"][-1]["to"]) == ("gpu:0", "gpu:1")
+    path = write_json(tmp_path / "made.yaml", described)
+    for prompt, kind in (("10", "pcie"), ("4000", "nvlink")):
+        plan = tmp_path / f"{prompt}.json"
+        words = ("--positions", "8000", "--steps", "4010") if prompt == "4000" else ("--steps", "20")
+        asked = ("--prompt-tokens", prompt, *words, "--model", llama(tmp_path))
+        plan.write_text(ask("admit", "--fleet", path, *asked, "-o", "json").out)
+        [line] = marked(ask, str(path), plan)
+        assert line["kind"] == kind
+
+
+def llama(folder: Path) -> Path:
+    """A model large enough that the size of its handoff decides between links."""
+    path = folder / "config.json"
+    shape = {"hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 32}
+    more = {"intermediate_size": 512, "vocab_size": 512, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"}
+    write_json(path, {"model_type": "llama", "architectures": ["LlamaForCausalLM"]} | shape | more)
+    return path
+
+
 def test_placed_devices_of_a_large_fleet_are_drawn_apart(ask: Ask, tmp_path: Path):
     path = tmp_path / "t.yaml"
     path.write_text(THOUSANDS)
