@@ -61,7 +61,8 @@ _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 class DriverSight:
     """What the driver saw: (bytes, copies) by leg, the witnesses' own looks, and every kind of copy that there was.
 
-    `copies` are the records by (leg or None, kind, ends): what a report shows. `span_ns`: first start to last end.
+    `copies` are the records by (leg or None, kind, ends): what a report shows. `spans`: first start and last
+    end of a leg's copies, in the driver's nanoseconds since the trace's first copy.
     """
 
     witness: str
@@ -89,7 +90,7 @@ def _shown(
     row: dict[str, Any] = {"phase": UNATTRIBUTED, "tensor": UNATTRIBUTED} if leg is None else {}
     if leg is not None:
         first, last = spans[leg]
-        row |= {"phase": leg[0], "tensor": leg[1], "span_ns": last - first}
+        row |= {"phase": leg[0], "tensor": leg[1], "first_ns": first, "last_ns": last}
     row |= {"kind": kind, "src_ordinal": src, "dst_ordinal": dst}
     return row | {"copies": figures[1], "bytes": figures[0], "busy_ns": figures[2], "peer_calls": figures[3]}
 
@@ -97,6 +98,7 @@ def _shown(
 def sort_copies(report: TraceReport, tags: Tags, ordinals: Mapping[str, int | None]) -> DriverSight:
     """Every record of a trace by the leg that it was made for. `ordinals`: of each device; None for processors."""
     sight = DriverSight(witness=report.witness, memsets=report.memsets)
+    began = min((record.start_ns for record in report.records), default=0)
     for record in report.records:
         if record.tag == LOOK:
             sight.looks = (sight.looks[0] + record.nbytes, sight.looks[1] + 1)
@@ -109,8 +111,9 @@ def sort_copies(report: TraceReport, tags: Tags, ordinals: Mapping[str, int | No
         for column, more in enumerate((record.nbytes, 1, record.end_ns - record.start_ns, int(record.peer_call))):
             figures[column] += more
         if claimed is not None:
-            first, last = sight.spans.get(claimed, (record.start_ns, record.end_ns))
-            sight.spans[claimed] = (min(first, record.start_ns), max(last, record.end_ns))
+            start, end = record.start_ns - began, record.end_ns - began
+            first, last = sight.spans.get(claimed, (start, end))
+            sight.spans[claimed] = (min(first, start), max(last, end))
     return sight
 
 
