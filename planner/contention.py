@@ -127,23 +127,27 @@ def _segment(held: Sequence[tuple[Flow, Link]]) -> SharedSegment:
 
 def contention_document(rows: Sequence[Row]) -> list[dict[str, object]]:
     """The plan's `contention`: one entry a phase and shared segment; seconds are lower bounds, null = unpriced."""
-    return [
-        {
-            "phase": phase,
-            "src": segment.src,
-            "dst": segment.dst,
-            "kind": segment.kind,
-            "both_ways": segment.both_ways,
-            "bandwidth_bytes_per_s": segment.bandwidth,
-            "copy_engines": segment.copy_engines,
-            "flows": [
-                {"src": f.src, "dst": f.dst, "kind": f.kind, "bytes": f.bytes, "copies": f.copies}
-                for f in segment.flows
-            ],
-            "bytes": segment.bytes,
-            "alone_s": None if segment.alone is None else float(segment.alone),
-            "together_s": None if segment.together is None else float(segment.together),
-        }
-        for phase, segments in phase_contention(rows).items()
-        for segment in segments
+    found = phase_contention(rows).items()
+    return [segment_document(phase, segment) for phase, segments in found for segment in segments]
+
+
+def segment_document(phase: str, segment: SharedSegment) -> dict[str, object]:
+    """One shared segment; flows of several requests have a `name`."""
+    flows = [
+        {"src": f.src, "dst": f.dst, "kind": f.kind, "bytes": f.bytes, "copies": f.copies}
+        | ({"name": f.name} if f.name else {})
+        for f in segment.flows
     ]
+    return {
+        "phase": phase,
+        "src": segment.src,
+        "dst": segment.dst,
+        "kind": segment.kind,
+        "both_ways": segment.both_ways,
+        "bandwidth_bytes_per_s": segment.bandwidth,
+        "copy_engines": segment.copy_engines,
+        "flows": flows,
+        "bytes": segment.bytes,
+        "alone_s": None if segment.alone is None else float(segment.alone),
+        "together_s": None if segment.together is None else float(segment.together),
+    }

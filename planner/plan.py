@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from fleet.identity import topology_id
+from fleet.machine import Link
 from planner.admit import Admission, Reason
 from planner.contention import contention_document
 from planner.footprint import LINES, ArenaFootprint
@@ -230,10 +231,29 @@ def _leg_document(leg: Leg) -> dict[str, Any]:
         "src": leg.src, "dst": leg.dst, "kind": leg.kind, "link": leg.link, "bytes": leg.bytes, "copies": leg.copies,
         "seconds": _seconds(leg.seconds), **_rate_of(leg),
     }  # fmt: skip
-    if leg.segments:
-        document["segments"] = [{"src": src, "dst": dst} for src, dst in leg.segments]
+    if len(leg.through) > 1:
+        document["segments"] = [
+            {"src": link.src, "dst": link.dst, "kind": link.kind, **_figures_of(link), **_driven(link)}
+            for link in leg.through
+        ]
+    elif leg.through:
+        document |= _driven(leg.through[0])
     document |= {"assumed": True} if leg.assumed else {}
     return document | ({"lower_bound": True} if leg.lower_bound else {})
+
+
+def _figures_of(link: Link) -> dict[str, Any]:
+    latency = link.latency.value
+    return {
+        "bandwidth_bytes_per_s": link.bandwidth.value,
+        "latency_s": None if latency is None else float(Fraction(latency, PICOSECONDS)),
+    }
+
+
+def _driven(link: Link) -> dict[str, Any]:
+    """What is stated of directions and copies at the same time."""
+    stated = {"duplex": link.duplex, "copy_engines": link.copy_engines}
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def _rate_of(leg: Leg) -> dict[str, Any]:

@@ -124,14 +124,23 @@ def _legs(legs: Iterable[Document]) -> dict[tuple[str, str, str], tuple[int, int
     return sums
 
 
+def _flow(flow: Document) -> str:
+    of = f" of {flow['name']}" if flow.get("name") else ""
+    return f"{flow['src']}->{flow['dst']}{of} {flow['bytes']:,} B"
+
+
 def _count(figure: int | None) -> str:
     return "unknown" if figure is None else f"{figure:,}"
 
 
 def _shared(plan: Document) -> list[Derivation]:
+    return explain_shared(plan.get("contention") or [])
+
+
+def explain_shared(parts: Iterable[Document]) -> list[Derivation]:
     """Flows that share a segment: their bytes, and the least time that they take together."""
     out = []
-    for part in plan.get("contention") or []:
+    for part in parts:
         way = f"{part['src']}->{part['dst']}"
         flows = part["flows"]
         rate, alone, together = part["bandwidth_bytes_per_s"], part["alone_s"], part["together_s"]
@@ -146,7 +155,7 @@ def _shared(plan: Document) -> list[Derivation]:
         out.append(
             Derivation(
                 subject=f"{part['phase']} shared {way}",
-                terms=(*(f"{f['src']}->{f['dst']} {f['bytes']:,} B" for f in flows), bound),
+                terms=(*(_flow(flow) for flow in flows), bound),
                 bytes=part["bytes"],
                 follows=sums and fine,
                 about=frozenset(("shared", part["phase"], way, *edges)),

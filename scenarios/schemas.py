@@ -41,7 +41,17 @@ _observed: dict[str, Shape] = {
     "observed_copies": figure,
     "witness": choice(*WITNESSES, null=True),
 }
-_leg = record({**_ends, "bytes": figure, "copies": figure}, _observed | {"seconds": number(null=True)})
+_driven: dict[str, Shape] = {
+    "bandwidth_bytes_per_s": figure,
+    "latency_s": number(null=True),
+    "duplex": choice("independent", "shared", null=True),
+    "copy_engines": figure,
+}
+_segment = record({"src": device_id, "dst": device_id}, {"kind": text(64), **_driven})
+_leg = record(
+    {**_ends, "bytes": figure, "copies": figure},
+    {**_observed, **_driven, "seconds": number(null=True), "segments": listing(_segment, least=2, most=64)},
+)
 _per_pass: dict[str, Shape] = {"per_pass": record({"bytes": figure, "copies": figure}, null=True)}
 _row = record(
     {

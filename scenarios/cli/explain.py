@@ -7,8 +7,13 @@ from typing import Annotated
 import typer
 
 from scenarios.cli.console import Console
-from scenarios.cli.frame import NO, YES, Format, FormatOption, command
+from scenarios.cli.frame import NO, YES, Format, FormatOption, command, wrong_use
 from scenarios.cli.kinds import refuse_other_kinds
+
+Beside = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="PLAN2", help="What its handoff shares with PLAN's when both run at once; repeat."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -21,6 +26,7 @@ def register(app: typer.Typer) -> None:
         subject: Annotated[
             str | None, typer.Argument(metavar="SUBJECT", help="gpu:1, 'gpu:0->gpu:1', handoff, kv_cache, ...")
         ] = None,
+        beside: Beside = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Show how a plan's numbers came about. 0 when each follows from its parts, 1 when one does not.
@@ -34,7 +40,16 @@ def register(app: typer.Typer) -> None:
         from scenarios.explain import explanation_document, explanation_text
 
         document = read_document(plan, ("plan",))
-        derivations = derive(document, subject)
+        if beside:
+            from scenarios.together import explain_together
+
+            for path in beside:
+                refuse_other_kinds(path, ("plan",), "--with takes a plan")
+            if subject is not None or [plan, *beside].count("-") > 1:
+                wrong_use("--with takes no SUBJECT beside it, and one plan at most comes from stdin")
+            derivations = explain_together([document, *(read_document(path, ("plan",)) for path in beside)])
+        else:
+            derivations = derive(document, subject)
         if output is Format.json:
             console.document(explanation_document(document, derivations))
         else:

@@ -209,3 +209,50 @@ def test_legs_tell_the_rate_they_rest_on_and_where_it_comes_from() -> None:
     [leg] = row_document(row)["legs"]
     assert (leg["bandwidth_bytes_per_s"], leg["latency_s"]) == (GB, 2e-6)
     assert (leg["provenance"], leg["verified"]) == ("policy", False)
+
+
+def four_behind_two(tmp_path: Path) -> Path:
+    """Two switches of two GPUs each, joined by one link."""
+    row = {"kind": "pcie", "bandwidth": "50 GB/s", "latency": "1 us", "bidirectional": "true", "peer_access": "direct"}
+    card = {"kind": "gpu", "memories": [{"name": "hbm", "capacity": "64 MiB"}], "runtime": "0 B"}
+    links = [{**row, "from": f"gpu:{n}", "to": f"sw:{n // 2}"} for n in range(4)]
+    links += [{**row, "from": "sw:0", "to": "sw:1", "bandwidth": "20 GB/s"}]
+    host = {name: value for name, value in row.items() if name != "peer_access"}
+    links += [{**host, "from": "host", "to": f"sw:{n}"} for n in range(2)]
+    described = {
+        "schema": "kvwaybill/fleet/1", "name": "box", "skus": {"card": card},
+        "devices": [{"id": f"gpu:{n}", "sku": "card"} for n in range(4)],
+        "switches": [{"id": f"sw:{n}", "kind": "pcie"} for n in range(2)], "links": links,
+    }  # fmt: skip
+    return write_json(tmp_path / "box.yaml", described)
+
+
+def test_explain_tells_what_concurrent_handoffs_share(tmp_path: Path, ask: Command) -> None:
+    fleet, plans = four_behind_two(tmp_path), {}
+    for name, prefill, decode in (("a", 0, 2), ("b", 1, 3), ("c", 0, 1)):
+        plans[name] = tmp_path / f"{name}.json"
+        placed = ("--prefill", f"gpu:{prefill}", "--decode", f"gpu:{decode}")
+        asked = ("--prompt", "Once", "--steps", "12")
+        assert ask("admit", "--fleet", fleet, *placed, *asked, "--plan-out", plans[name]).code == 0
+    told = ask("explain", plans["a"], "--with", plans["b"], "-o", "json")
+    assert told.code == 0
+    [derivation] = told.document["derivations"]
+    assert derivation["subject"] == "handoff shared sw:0->sw:1"
+    assert len(derivation["terms"]) == 3
+    assert all("of plan " in term for term in derivation["terms"][:2])
+    assert ask("explain", plans["b"], "--with", plans["c"], "-o", "json").document["derivations"][0]["bytes"] is None
+    twice = ask("explain", plans["a"], "--with", plans["a"], "-o", "json").document["derivations"]
+    assert {each["subject"].rpartition(" ")[2] for each in twice} == {"gpu:0->sw:0", "sw:0->sw:1", "sw:1->gpu:2"}
+
+
+def test_plans_of_other_fleets_or_a_subject_beside_are_wrong_use(tmp_path: Path, ask: Command) -> None:
+    plans = [tmp_path / "a.json", tmp_path / "b.json"]
+    asked = ("--prompt", "Once", "--steps", "12")
+    for name, plan in zip(("two-gpu-nvlink", "two-gpu-staged"), plans, strict=True):
+        assert ask("admit", "--fleet", name, *asked, "--plan-out", plan).code == 0
+    other = ask("explain", plans[0], "--with", plans[1])
+    assert other.code == 2
+    assert "different fleets (two-gpu-nvlink and two-gpu-staged)" in other.err
+    assert ask("explain", plans[0], "handoff", "--with", plans[0]).code == 2
+    staged = ask("explain", plans[1], "--with", plans[1], "-o", "json").document["derivations"]
+    assert {each["subject"] for each in staged} == {"handoff shared gpu:0->host", "handoff shared host->gpu:1"}
