@@ -54,6 +54,11 @@ class TensorSpec:
         """Parameters that the `repeat` tensors stand for."""
         return self.n_elements if self.packed is None else self.packed * self.repeat
 
+    @property
+    def line(self) -> str:
+        """The name of the whole line: `experts.[0:8].w1` for eight experts."""
+        return self.name if self.repeat == 1 else self.name.replace("{}", f"[0:{self.repeat}]")
+
     def names(self) -> Iterator[str]:
         """The name of each tensor in the checkpoint."""
         if self.repeat == 1:

@@ -111,21 +111,14 @@ def check_placement(fleet: Fleet, placement: Placement) -> None:
         raise PlacementError("\n".join(wrong))
 
 
-def _not_priced(model: Model) -> tuple[str, ...]:
-    """Words for what is not understood of a model, or for caches that the rows of a plan do not describe."""
-    if model.unknown or model.is_plain_cache:
-        return model.unknown
-    kinds = ", ".join(sorted({layer.kind for layer in model.caches}))
-    return (f"caches of {kinds} layers that differ are not priced in a plan; `model show` says their bytes",)
-
-
 def admit(ask: Ask) -> Admission:
     """The verdict. Raises DescriptionError or PlacementError when the request itself is wrong; never for a refusal."""
     check_placement(ask.fleet, ask.placement)
     utilization = utilization_of(ask)
-    if not_priced := _not_priced(ask.model):
+    if ask.model.unknown:
         unpriced = tuple(
-            Reason(code="MODEL_UNKNOWN", severity="unknown", message=words, vx_codes=("W1029",)) for words in not_priced
+            Reason(code="MODEL_UNKNOWN", severity="unknown", message=words, vx_codes=("W1029",))
+            for words in ask.model.unknown
         )
         return Admission(
             verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=unpriced

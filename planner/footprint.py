@@ -12,11 +12,14 @@ from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import Placement
 from fleet.workload import Workload
+from planner.caches import bounce_buffer, cache_buffers
 from planner.layouts import PACKED16, arena_bytes, layout_of
 from planner.orders import ArenaOrder, BufferOrder
 
 LINES = ("weights", "kv_cache", "layout_padding", "activations", "workspace", "runtime")
-_LINE_OF_PREFIX = {"weights": "weights", "kv": "kv_cache", "act": "activations", "work": "workspace"}
+_LINE_OF_PREFIX = {
+    "weights": "weights", "kv": "kv_cache", "cache": "kv_cache", "act": "activations", "work": "workspace",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,26 +61,21 @@ def arenas(model: Model, workload: Workload, placement: Placement, chunk: int | 
         for phase in ("prefill", "decode"):
             out.append(ArenaOrder(arena=f"host:{phase}", device=None, buffers=_kv_buffers(model, workload, phase)))
     if chunk is not None:
-        bounce = BufferOrder(name="bounce", shape=(chunk, model.kv_dim), dtype=workload.kv_dtype)
+        bounce = bounce_buffer(model, workload, chunk)
         out.append(ArenaOrder(arena="host:bounce", device=None, buffers=(bounce,)))
     return tuple(out)
 
 
 def _kv_buffers(model: Model, workload: Workload, phase: str) -> tuple[BufferOrder, ...]:
-    shape = (model.n_layers, workload.cache_positions, model.kv_dim)
-    if workload.batch > 1:
-        shape = (workload.batch, *shape)  # type: ignore[assignment]  # priced only: the executor runs batch 1
-    layout = layout_of(workload.layout, None)
-    return tuple(
-        BufferOrder(name=f"kv/{phase}/{t}", shape=shape, dtype=workload.kv_dtype, layout=layout) for t in ("k", "v")
-    )
+    return cache_buffers(model, workload, phase, layout_of(workload.layout, None))
 
 
 def _device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple[BufferOrder, ...]:
     converted = workload.weights_dtype != model.weights_dtype
     out = [
         BufferOrder(
-            name=f"weights/{t.name}", shape=t.shape, dtype=workload.weights_dtype if converted else t.dtype,
+            name=f"weights/{t.line}", shape=t.shape if t.repeat == 1 else (t.repeat, *t.shape),
+            dtype=workload.weights_dtype if converted else t.dtype,
             layout=layout_of(workload.layout, t),
         )
         for t in model.staged_tensors(workload.attention)

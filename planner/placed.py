@@ -15,6 +15,7 @@ from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import Placement
 from fleet.workload import Workload
+from planner.caches import cache_parts, part_transfer
 from planner.program import program_graph
 
 TOKEN_BYTES = 4
@@ -52,9 +53,10 @@ def _host_of(fleet: Fleet, device_id: str) -> str:
 def weights_bytes(model: Model, workload: Workload) -> tuple[int, int]:
     """(bytes, copies) of the named tensors that the mode reads on a device, one copy each."""
     staged = model.staged_tensors(workload.attention)
+    copies = sum(tensor.repeat for tensor in staged)
     if workload.weights_dtype == model.weights_dtype:
-        return sum(tensor.nbytes for tensor in staged), len(staged)
-    return sum(tensor.n_elements for tensor in staged) * DTYPE_BYTES[workload.weights_dtype], len(staged)
+        return sum(tensor.nbytes for tensor in staged), copies
+    return sum(tensor.n_elements for tensor in staged) * DTYPE_BYTES[workload.weights_dtype], copies
 
 
 def _place_weights(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
@@ -127,27 +129,9 @@ def _place_stages(graph: Any, model: Model, workload: Workload, placement: Place
             _connect(graph, (phase, src), (phase, dst), phase, tensor, order, total, per_pass=one)
 
 
-def kv_transfer(model: Model, workload: Workload) -> tuple[int, int, int]:
-    """(payload bytes, bytes moved, copies) of one traversal of k, and equally of v.
-
-    filled: L copies of P positions. allocated: the whole array [L, positions, KD] at once. blocks:N: whole blocks, one
-    copy a layer and block. Payload is always L * P * KD elements.
-    """
-    layers, prompt, batch = model.n_layers, workload.prompt_tokens, workload.batch
-    position = model.kv_dim * DTYPE_BYTES[workload.kv_dtype] * batch
-    payload = layers * prompt * position
-    if workload.kv_extent == "allocated":
-        return payload, layers * workload.cache_positions * position, batch
-    block = workload.block_tokens
-    if block is None:
-        return payload, payload, layers * batch
-    blocks = -(-prompt // block)
-    return payload, layers * blocks * block * position, layers * blocks * batch
-
-
 def _place_handoff(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
     """The cache moves; no tensor is split. In host mode it is staged up, across and down."""
-    payload, nbytes, copies = kv_transfer(model, workload)
+    parts = cache_parts(model, workload.kv_dtype)
     ends: list[tuple[Node, str]] = [(("kv", "prefill"), placement.prefill), (("kv", "decode"), placement.decode)]
     if workload.attention == "host":
         ends.insert(0, (("kv", "host:prefill"), hosts[placement.prefill]))
@@ -155,9 +139,10 @@ def _place_handoff(graph: Any, model: Model, workload: Workload, placement: Plac
     for node, space in ends:
         graph.add_node(node, space=space)
     for hop, ((src, _), (dst, _)) in enumerate(itertools.pairwise(ends)):
-        for number, tensor in enumerate(("k", "v")):
-            order = 20 + 2 * hop + number
-            _connect(graph, src, dst, "handoff", tensor, order, (nbytes, copies), payload=payload)
+        for number, part in enumerate(parts):
+            payload, nbytes, copies = part_transfer(part, workload)
+            order = 20 + len(parts) * hop + number
+            _connect(graph, src, dst, "handoff", part.name, order, (nbytes, copies), payload=payload)
 
 
 def _connect(

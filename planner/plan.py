@@ -72,13 +72,14 @@ def _steps(admission: Admission) -> list[Step]:
     ask, workload = admission.ask, admission.workload
     assert workload is not None
     steps = [
-        Step(op="stage", dst=device, tensor=tensor.name)
+        Step(op="stage", dst=device, tensor=tensor.line)
         for device in ask.placement.devices
         for tensor in ask.model.staged_tensors(workload.attention)
     ]
     steps.append(Step(op="prefill", dst=ask.placement.prefill))
     if workload.hands_over:
-        steps.extend(_handoff_steps(admission))
+        # The steps of a handoff speak of k and v of one shape; no executor takes any other cache.
+        steps.extend(_handoff_steps(admission) if ask.model.is_plain_cache else ())
         steps.append(Step(op="decode", dst=ask.placement.decode))
     return steps
 
@@ -139,7 +140,7 @@ def prediction_document(admission: Admission) -> dict[str, Any]:
     """memory, waybill, edges, handoff, contention where there is any, dispatches, passes and time of an admission."""
     prediction = admission.prediction
     assert prediction is not None
-    rows, edges = prediction.rows, prediction.edges
+    rows, edges, counts = prediction.rows, prediction.edges, prediction.dispatches
     if admission.readings:
         direct, staged = admission.readings["direct"], admission.readings["staged"]
         rows = with_unknown_edges(rows, direct.routed, staged.routed)
@@ -148,7 +149,7 @@ def prediction_document(admission: Admission) -> dict[str, Any]:
         "memory": [memory_document(admission, f) for f in prediction.footprints],
         **_carried(rows, edges),
         **({"contention": shared} if (shared := contention_document(rows)) else {}),
-        "dispatches": {"prefill": prediction.dispatches[0], "decode": prediction.dispatches[1]},
+        "dispatches": None if counts is None else {"prefill": counts[0], "decode": counts[1]},
         "passes": {"prefill": prediction.passes[0], "decode": prediction.passes[1]},
         "time": {"ttft_s": None, "tpot_s": None, "basis": _basis(rows)},
     }

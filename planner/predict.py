@@ -26,7 +26,7 @@ class Prediction:
     arenas: tuple[ArenaOrder, ...]
     footprints: tuple[ArenaFootprint, ...]
     edges: tuple[Edge, ...]
-    dispatches: tuple[int, int]
+    dispatches: tuple[int, int] | None
     passes: tuple[int, int]
 
     @property
@@ -59,9 +59,14 @@ def predict(
     )  # fmt: skip
 
 
-def _dispatches(model: Model, workload: Workload) -> tuple[int, int]:
-    """7L a forward call, +1 where logits are computed: each pass in host mode, the last prefill one in device mode."""
+def _dispatches(model: Model, workload: Workload) -> tuple[int, int] | None:
+    """7L a forward call, +1 where logits are computed: each pass in host mode, the last prefill one in device mode.
+
+    None for a model whose layers have other matrices than the seven: nobody counted its steps.
+    """
     per_call = dispatches_per_pass(model)
+    if per_call is None:
+        return None
     prompt_passes, decode_passes = workload.prefill_passes, workload.decode_passes
     if workload.attention == "host":
         return prompt_passes * (per_call + 1), decode_passes * (per_call + 1)

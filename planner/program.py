@@ -70,7 +70,20 @@ def _program(dim: int, hidden: int, query: int, kv: int, layers: int, vocab: int
     return graph
 
 
-def dispatches_per_pass(model: Model) -> int:
-    """Matmul steps of one pass without the classifier: 7L."""
+def dispatches_per_pass(model: Model) -> int | None:
+    """Matmul steps of one pass without the classifier: 7L; None where a layer has other matrices than the seven."""
+    if not _has_seven_projections(model):
+        return None
     nodes = program_graph(model).nodes(data=True)
-    return sum(data["repeat"] for name, data in nodes if data["op"] == "matmul" and name != "classifier")
+    steps: int = sum(data["repeat"] for name, data in nodes if data["op"] == "matmul" and name != "classifier")
+    return steps
+
+
+def _has_seven_projections(model: Model) -> bool:
+    """Seven plain matrices in each layer: no experts, no fused or packed ones, no latents."""
+    if model.format in ("llama2c-v0", "llama2c-v1", "seeded"):
+        return True
+    matrices = [t for t in model.tensors if t.role == "projection"]
+    if any(t.repeat > 1 or t.packed is not None for t in matrices):
+        return False
+    return model.is_plain_cache and len(matrices) == len(MATMULS_PER_LAYER) * model.n_layers

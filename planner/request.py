@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from fleet.errors import DescriptionError, Fault
 from fleet.model import PRICED_DTYPES, Model
 from fleet.workload import Sampling, Workload
+from planner.caches import cache_faults
 from planner.layouts import LAYOUTS, layout_faults
 
 DEFAULT_STEPS = 256
@@ -86,6 +87,8 @@ def resolve(request: Request, model: Model, source: str = "workload") -> Workloa
     )  # fmt: skip
     for words in layout_faults(workload.layout, model, workload):
         fault("layout", words)
+    for field, words in cache_faults(model, workload):
+        fault(field, words)
     if faults:
         raise DescriptionError(faults)
     return workload

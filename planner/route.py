@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.machine import Device, Fleet
-from fleet.model import DTYPE_BYTES, Model
+from fleet.model import Model
 from fleet.workload import Workload
+from planner.caches import cache_parts, least_staged_bytes, part_staged_copies
 from planner.machine import Hop, MachineGraph, NoWay, UnknownWay, Way
 from planner.rows import Leg, Row
 
@@ -72,6 +73,7 @@ def route(
     unknown: list[UnknownWay] = []
     pools: set[tuple[str, int, int]] = set()
     chunk: int | None = None
+    parts = {part.name: part for part in cache_parts(model, workload.kv_dtype)}
     for transfer in transfers(placed):
         way = machine.way(transfer.src, transfer.dst, transfer.bytes, transfer.copies)
         if isinstance(way, UnknownWay):
@@ -88,7 +90,7 @@ def route(
         if way.staged:
             chunk, short = staging_chunk(fleet, way, model, workload)
             pools |= short
-            copies = staged_copies(model, workload, chunk)
+            copies = part_staged_copies(parts[transfer.tensor], workload, chunk)
         kind = _end_kind(machine, transfer.src, transfer.dst)
         rows.append(_row(transfer, kind, _legs(machine, way, transfer.bytes, copies)))
     return Routed(
@@ -147,7 +149,7 @@ def staging_chunk(fleet: Fleet, way: Way, model: Model, workload: Workload) -> t
 
     All that the copy carries where the pool allows it: P positions (filled), a block (blocks:N), the array (allocated).
     """
-    position = model.kv_dim * DTYPE_BYTES[workload.kv_dtype]
+    position, state = least_staged_bytes(model, workload)
     wanted = {"filled": workload.prompt_tokens, "allocated": model.n_layers * workload.cache_positions}.get(
         workload.kv_extent, workload.block_tokens or 1
     )
@@ -157,22 +159,10 @@ def staging_chunk(fleet: Fleet, way: Way, model: Model, workload: Workload) -> t
         pool = None if host is None else host.pinned_pool.value
         if host is None or pool is None:
             continue
-        if pool < position:
-            short.add((host.id, position, pool))
+        if pool < max(position, state):
+            short.add((host.id, max(position, state), pool))
         wanted = max(1, min(wanted, pool // position))
     return wanted, short
-
-
-def staged_copies(model: Model, workload: Workload, chunk: int) -> int:
-    """Copies of one leg: L * ceil(P / chunk); a block is cut in chunks, the array only when it does not fit whole."""
-    layers, batch = model.n_layers, workload.batch
-    if workload.kv_extent == "allocated":
-        whole = layers * workload.cache_positions
-        return batch if chunk >= whole else layers * -(-workload.cache_positions // chunk) * batch
-    if workload.block_tokens is not None:
-        blocks = -(-workload.prompt_tokens // workload.block_tokens)
-        return layers * blocks * -(-workload.block_tokens // chunk) * batch
-    return layers * -(-workload.prompt_tokens // chunk) * batch
 
 
 def with_unknown_edges(rows: tuple[Row, ...], direct: Routed, staged: Routed) -> tuple[Row, ...]:

@@ -67,7 +67,10 @@ def _buffers(plan: Document, arena: str) -> list[Document] | None:
     return next((each["buffers"] for each in arenas if each["arena"] == arena), None)
 
 
-_LINES = {"weights": "weights", "kv": "kv_cache", "act": "activations", "work": "workspace", "bounce": "workspace"}
+_LINES = {
+    "weights": "weights", "kv": "kv_cache", "cache": "kv_cache", "act": "activations", "work": "workspace",
+    "bounce": "workspace",
+}  # fmt: skip
 
 
 def _lines(entry: Document, buffers: list[Document] | None) -> list[Derivation]:
@@ -290,7 +293,9 @@ def _work(plan: Document) -> list[Derivation]:
         )
         for phase in ("prefill", "decode")
     ]
-    dispatches = plan.get("dispatches") or {}
+    dispatches = plan.get("dispatches")
+    if dispatches is None:
+        return out
     for phase in ("prefill", "decode"):
         formula, count = _dispatches(phase, passes[phase], model, work)
         out.append(
@@ -330,6 +335,8 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
         return words, sum(_nbytes(b) for b in weights) if weights else None
     if tensor in ("k", "v"):
         return _kv_formula(model, work, times)
+    if phase == "handoff":
+        return _part_formula(plan, row, work)
     if tensor in ("tokens", "next_token"):
         drawn = bool(work.get("sampling"))
         every = (phase, tensor) in (("prefill", "tokens"), ("decode", "next_token")) or (drawn and phase == "decode")
@@ -346,6 +353,19 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
         f" (operands of 7 x {model['n_layers']} projections and the classifier, 4 B an element)",
         None if nbytes is None else passes * nbytes,
     )
+
+
+def _part_formula(plan: Document, row: Document, work: Document) -> tuple[str, int | None]:
+    """A part of a cache that is no k and v: its buffer, as far as the extent carries it."""
+    name = f"/decode/{row['tensor']}"
+    buffer = next((b for b in _buffers(plan, row["dst"]) or () if b["name"].endswith(name)), None)
+    extent = work["kv_extent"]
+    if buffer is None:
+        return f"{row['tensor']}, kv_extent {extent}", None
+    if extent == "allocated":
+        return f"the whole buffer {_product(buffer)}", _nbytes(buffer)
+    copies = _told(row["copies"])
+    return f"{copies} copies of what kv_extent {extent} fills of {_product(buffer)}: windows and states whole", None
 
 
 _IDS = {

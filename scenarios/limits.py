@@ -20,6 +20,10 @@ _ATTENTION = {
 _COUNTED = (
     "Bytes are exact for the tensors that the orders name; packet headers and descriptors of a driver are not counted."
 )
+_CACHES = (
+    "Caches other than k and v of one shape are priced and run by nobody: window layers hold min(tokens, window)"
+    " positions (an engine that evicts none holds all), states one each whatever the tokens."
+)
 _TIMES = (
     "Times are latency x copies + bytes / bandwidth over the declared links, without contention."
     " unpriced (null): a rate or the way is unknown."
@@ -62,12 +66,16 @@ def attention_of(document: Document) -> str | None:
     return next((mode for mode in modes if isinstance(mode, str) and mode in _ATTENTION), None)
 
 
-def plan_limits(attention: str | None, *, assumed: bool = False, shared: bool = False) -> list[str]:
+def plan_limits(
+    attention: str | None, *, assumed: bool = False, shared: bool = False, other_caches: bool = False
+) -> list[str]:
     """Limits of an admission. `attention` None: the model is not understood, so no mode was laid out.
 
     `assumed`: a leg goes over a host link that the fleet does not declare. `shared`: flows share a segment.
+    `other_caches`: the model keeps something else than k and v of one shape.
     """
-    more = [words for words, told in ((_CONTENTION, shared), (_ASSUMED, assumed)) if told]
+    each = ((_CONTENTION, shared), (_ASSUMED, assumed), (_CACHES, other_caches))
+    more = [words for words, told in each if told]
     return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES, *more]
 
 

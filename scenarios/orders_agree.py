@@ -79,6 +79,10 @@ def _caches(orders: Document) -> list[tuple[str, Document]]:
     ]
 
 
+def _has_other_caches(orders: Document) -> bool:
+    return any(b["name"].startswith("cache/") for arena in orders["arenas"] for b in arena["buffers"])
+
+
 def _check_caches(orders: Document, path: str, sink: Sink) -> None:
     """Every cache has the workload's positions and type; all have one shape."""
     work = orders["workload"]
@@ -131,7 +135,9 @@ def _check_stages(orders: Document, path: str, sink: Sink) -> None:
 def _check_hops(orders: Document, path: str, sink: Sink) -> None:
     """The handoff steps are those that placement, attention and extent make: k and v over each hop, whole."""
     steps = [(index, step) for index, step in enumerate(orders["steps"]) if step["op"] == "handoff"]
-    hops = _hops(orders) if orders["workload"]["passes"] > orders["workload"]["prompt_tokens"] else []
+    # Caches that are no k and v are priced and run by nobody: their handoff is not ordered.
+    ordered = orders["workload"]["passes"] > orders["workload"]["prompt_tokens"] and not _has_other_caches(orders)
+    hops = _hops(orders) if ordered else []
     wanted = [(*hop, tensor) for hop in hops for tensor in ("k", "v")]
     if len(steps) != len(wanted):
         sink.add(path, f"{len(steps)} handoff steps; this placement and workload take {len(wanted)}")

@@ -13,7 +13,10 @@ from fleet.model import DTYPE_BYTES
 
 Document = dict[str, Any]
 
-_LINE_OF = {"weights": "weights", "kv": "kv_cache", "act": "activations", "work": "workspace", "bounce": "workspace"}
+_LINE_OF = {
+    "weights": "weights", "kv": "kv_cache", "cache": "kv_cache", "act": "activations", "work": "workspace",
+    "bounce": "workspace",
+}  # fmt: skip
 _SAME_TIME = 1e-9
 """Relative: seconds are exact fractions, rounded once to a float each."""
 

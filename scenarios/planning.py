@@ -24,7 +24,11 @@ def make_plan(prepared: Prepared) -> dict[str, Any]:
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings, *_ends_early(admission)]
     attention = None if prepared.ask.model.unknown else prepared.ask.request.attention
-    document["limits"] = plan_limits(attention, assumed=_assumes(admission), shared="contention" in document)
+    model = prepared.ask.model
+    document["limits"] = plan_limits(
+        attention, assumed=_assumes(admission), shared="contention" in document,
+        other_caches=not model.unknown and not model.is_plain_cache,
+    )  # fmt: skip
     document["id"] = plan_id(document)
     first = ("schema", "verdict", "id")
     return {name: document[name] for name in first} | {k: v for k, v in document.items() if k not in first}

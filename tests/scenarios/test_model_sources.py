@@ -85,12 +85,13 @@ def test_a_file_without_config_shows_its_bytes_and_admits_nothing(ask, tmp_path)
     assert admitted(ask, path).code == 3
 
 
-def test_caches_that_differ_between_layers_are_shown_and_not_priced_with_a_plain_formula(ask, tmp_path):
+def test_caches_that_differ_between_layers_are_priced_each_by_its_own_formula(ask, tmp_path):
     path = tmp_path / "g.gguf"
     path.write_bytes(gguf_bytes(llama_keys("gemma2", gemma2__attention__sliding_window=100), llama_tensors()))
     answer = admitted(ask, path, "-o", "json")
-    assert answer.code == 3
-    assert "are not priced in a plan" in answer.document["reasons"][0]["message"]
+    assert answer.code == 0
+    parts = [row["tensor"] for row in answer.document["waybill"] if row["phase"] == "handoff"]
+    assert parts == ["k.sliding", "v.sliding", "k.full", "v.full"]
     kinds = [(row["kind"], row["window"]) for row in ask("model", "show", path, "-o", "json").document["layers"]]
     assert kinds == [("sliding", 100), ("full", None)]
 

@@ -1,0 +1,157 @@
+"""The parts of a model's cache: what is laid out in an arena and handed over alike, whatever kinds of layers keep it.
+
+A dense decoder has two parts, k and v, of one shape: the wire layout that the executor runs. Any other model has a part
+for each sort of layer (`k.sliding`, `latent`, `state`): priced here, run by nobody. Bytes are those of
+`fleet.models.kv`, part by part; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fleet.model import DTYPE_BYTES, Model
+from fleet.models.layers import KINDS, CacheLayer
+from fleet.workload import Workload
+from planner.orders import BufferOrder
+
+_PLAIN = ("k", "v")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachePart:
+    """`layers` layers of `width` elements a position; a window keeps `window` positions at most.
+
+    `is_state`: `width` elements a layer however many positions there are.
+    """
+
+    name: str
+    layers: int
+    width: int
+    dtype: str
+    window: int | None = None
+    is_state: bool = False
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of one position (or of the state) in one layer."""
+        return self.width * DTYPE_BYTES[self.dtype]
+
+    def held(self, positions: int) -> int:
+        """Positions that one layer keeps of so many; a state counts as one."""
+        if self.is_state:
+            return 1
+        return positions if self.window is None else min(positions, self.window)
+
+
+def cache_parts(model: Model, kv_dtype: str) -> tuple[CachePart, ...]:
+    """The parts of one sequence's cache, in the order of the layers that keep them first."""
+    if model.is_plain_cache:
+        return tuple(CachePart(name=name, layers=model.n_layers, width=model.kv_dim, dtype=kv_dtype) for name in _PLAIN)
+    return _parts(model.caches, kv_dtype)
+
+
+@lru_cache(maxsize=64)
+def _parts(layers: tuple[CacheLayer, ...], kv_dtype: str) -> tuple[CachePart, ...]:
+    counts: dict[tuple[str, int, str, int | None, bool], int] = {}
+    for layer in layers:
+        for key in _widths(layer, kv_dtype):
+            counts[key] = counts.get(key, 0) + 1
+    seen: dict[str, int] = {}
+    parts = []
+    for (name, width, dtype, window, is_state), count in counts.items():
+        seen[name] = seen.get(name, 0) + 1
+        told = name if seen[name] == 1 else f"{name}.{seen[name]}"
+        parts.append(CachePart(name=told, layers=count, width=width, dtype=dtype, window=window, is_state=is_state))
+    return tuple(parts)
+
+
+def _widths(layer: CacheLayer, kv_dtype: str) -> Iterator[tuple[str, int, str, int | None, bool]]:
+    """(name, width, type, window, is it a state) of each part that a layer keeps."""
+    growth = KINDS[layer.kind].growth
+    if growth == "none":
+        return
+    if growth == "constant":
+        yield "state", layer.state_elements, layer.state_dtype or "fp32", None, True
+        if layer.conv_elements:
+            conv = kv_dtype if kv_dtype in ("bf16", "fp16", "fp32") else "bf16"
+            yield "conv", layer.conv_elements, conv, None, True
+    elif layer.latent_dim:
+        yield "latent", layer.latent_dim + layer.rope_dim, kv_dtype, layer.window, False
+        if layer.index_dim:
+            yield "index", layer.index_dim, kv_dtype, layer.window, False
+    else:
+        for name, width in (("k", layer.key_dim), ("v", layer.value_dim)):
+            yield f"{name}.{layer.kind}", layer.heads * width, kv_dtype, layer.window, False
+
+
+def cache_buffers(model: Model, workload: Workload, phase: str, layout: str) -> tuple[BufferOrder, ...]:
+    """The buffers of a phase: `kv/<phase>/k` and `v` of a dense decoder, else `cache/<phase>/<part>`, never run."""
+    plain = model.is_plain_cache
+    buffers = []
+    for part in cache_parts(model, workload.kv_dtype):
+        shape: tuple[int, ...] = (part.layers, part.held(workload.cache_positions), part.width)
+        if workload.batch > 1:
+            shape = (workload.batch, *shape)  # priced only: the executor runs batch 1
+        name = f"{'kv' if plain else 'cache'}/{phase}/{part.name}"
+        buffers.append(BufferOrder(name=name, shape=shape, dtype=part.dtype, layout=layout if plain else "plain"))
+    return tuple(buffers)
+
+
+def part_transfer(part: CachePart, workload: Workload) -> tuple[int, int, int]:
+    """(payload bytes, bytes moved, copies) of one traversal of a part.
+
+    filled: a copy a layer of the positions that it keeps of the P of the prompt. allocated: the whole array at once.
+    blocks:N: whole blocks, one copy a layer and block. Payload is always what the filled positions take.
+    """
+    batch, prompt = workload.batch, part.held(workload.prompt_tokens)
+    position = part.position_bytes * batch
+    payload = part.layers * prompt * position
+    if workload.kv_extent == "allocated":
+        return payload, part.layers * part.held(workload.cache_positions) * position, batch
+    block = None if part.is_state else workload.block_tokens
+    if block is None:
+        return payload, payload, part.layers * batch
+    blocks = -(-prompt // block)
+    return payload, part.layers * blocks * block * position, part.layers * blocks * batch
+
+
+def part_staged_copies(part: CachePart, workload: Workload, chunk: int) -> int:
+    """Copies of one staged leg: L * ceil(P / chunk); a block is cut in chunks, the array only when it does not fit."""
+    batch, layers = workload.batch, part.layers
+    if part.is_state:
+        return layers * batch
+    if workload.kv_extent == "allocated":
+        positions = part.held(workload.cache_positions)
+        return batch if chunk >= layers * positions else layers * -(-positions // chunk) * batch
+    prompt = part.held(workload.prompt_tokens)
+    if workload.block_tokens is not None:
+        blocks = -(-prompt // workload.block_tokens)
+        return layers * blocks * -(-workload.block_tokens // chunk) * batch
+    return layers * -(-prompt // chunk) * batch
+
+
+def bounce_buffer(model: Model, workload: Workload, chunk: int) -> BufferOrder:
+    """The host buffer of a staged handoff: `chunk` positions of the widest part, or one layer's state."""
+    if model.is_plain_cache:
+        return BufferOrder(name="bounce", shape=(chunk, model.kv_dim), dtype=workload.kv_dtype)
+    parts = cache_parts(model, workload.kv_dtype)
+    widest = max(part.position_bytes * (1 if part.is_state else chunk) for part in parts)
+    return BufferOrder(name="bounce", shape=(widest,), dtype="u8")
+
+
+def least_staged_bytes(model: Model, workload: Workload) -> tuple[int, int]:
+    """(bytes of one position of the widest part, bytes of the largest state of a layer): what a bounce must hold."""
+    parts = cache_parts(model, workload.kv_dtype)
+    positions = [part.position_bytes for part in parts if not part.is_state]
+    states = [part.position_bytes for part in parts if part.is_state]
+    return max(positions, default=1), max(states, default=0)
+
+
+def cache_faults(model: Model, workload: Workload) -> Iterator[tuple[str, str]]:
+    """(field, words) of what cannot be asked of quantised weights, or of caches other than k and v of one shape."""
+    if model.quantisation is not None and workload.weights_dtype != model.weights_dtype:
+        yield "weights_dtype", f"the weights are stored in {model.quantisation} and priced so; leave weights_dtype out"
+    if not model.is_plain_cache and workload.attention == "host":
+        yield "attention", f"host stages k and v of one shape; {model.name} has other caches; use device"
