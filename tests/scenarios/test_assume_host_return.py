@@ -76,7 +76,7 @@ def test_such_a_plan_runs_and_is_compared_and_its_fleet_is_found_again(machine: 
 
 def test_run_and_prove_of_a_scenario_take_the_flag(machine: Path, ask: Ask) -> None:
     for command in ("run", "prove"):
-        more = ("--fleet", machine, "--prefill", "gpu:0", "--decode", "gpu:1", "--steps", "40")
+        more = ("--fleet", machine, "--prefill", "gpu:0", "--decode", "gpu:1", "--steps", "44")
         assert ask(command, "two-gpu", *more).code == 1
         assert ask(command, "two-gpu", *more, "--assume-host-return").code == 0
 
