@@ -1,0 +1,1 @@
+"""Acceptance of a split on two physical GPUs: predicted first, run, witnessed by the driver, written down."""
