@@ -28,3 +28,19 @@ def test_kernels_are_compiled_without_a_cache_where_none_can_be_written(monkeypa
     assert jit.cache_note() is None
     assert jit.compiled(double)(21) == 42
     assert "NUMBA_CACHE_DIR" in str(jit.cache_note())
+
+
+@jit.compiled
+def _callee(first: int, second: int) -> int:
+    return first + second
+
+
+@jit.compiled
+def _caller(number: int) -> int:
+    return _callee(number, 1) + _callee(0, number) + _callee(2, 3) + _callee(number, number)
+
+
+def test_constants_that_other_kernels_pass_do_not_compile_a_kernel_again() -> None:
+    assert _caller(10) == 11 + 10 + 5 + 20
+    dispatcher: Any = _callee
+    assert len(dispatcher.signatures) == 1
