@@ -20,7 +20,6 @@ WRAPPERS: dict[str, str] = {
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "kimi_k25": "kimi_k2",
-    "glm4v_moe": "glm4v_moe_text",
     "kimi_k3": "kimi_k3",
     "step3p7": "step3p5",
 }

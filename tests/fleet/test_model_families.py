@@ -19,17 +19,7 @@ from fleet.models.layers import KINDS
 
 COUNTS = json.loads((Path(__file__).parent / "library_counts.json").read_text())
 UNREAD = {"max_window_layers", "num_key_value_heads", "head_dim", "intermediate_size", "moe_layer_freq", "index_topk"}
-NOT_BUILT = {
-    "kimi_k2",
-    "kimi_k3",
-    "mimo",
-    "nemotron-nas",
-    "qwen",
-    "qwen3_vl_text",
-    "qwen3_vl_moe_text",
-    "step3p5",
-    "step3p7",
-}
+NOT_BUILT = {"kimi_k2", "kimi_k3", "mimo", "nemotron-nas", "qwen", "step3p5", "step3p7"}
 WORDS = {
     "full_attention": {"full"},
     "sliding_attention": {"sliding"},

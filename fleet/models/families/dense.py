@@ -130,7 +130,9 @@ _CONFIGS = "published configs and totals"
 _LIBRARY = "the library's count of small configs"
 
 FAMILIES: tuple[Family, ...] = (
-    _family("llama", "LlamaForCausalLM", Dense(mlp_bias=True), _CONFIGS, compared=("plain", "bitsandbytes int8")),
+    _family("llama", "LlamaForCausalLM", Dense(mlp_bias=True), _CONFIGS, compared=("plain", "bitsandbytes int8"),
+        words="the int8 formula equals a published total to the byte",
+    ),
     _family(
         "mistral", "MistralForCausalLM", Dense(qkv_bias=False, windows="all"), _CONFIGS, kinds="full, sliding",
         words="a config without sliding_window has the library's 4,096", sliding_window=4096,

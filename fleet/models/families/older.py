@@ -171,10 +171,10 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         model_type="qwen", architectures=("QWenLMHeadModel",), build=_qwen1, checked="nothing: formula alone",
-        kinds="full", defaults={"max_position_embeddings": 8192},
+        kinds="full", compared=(), defaults={"max_position_embeddings": 8192},
     ),
     Family(
         model_type="nemotron-nas", architectures=("DeciLMForCausalLM",), build=_nas, checked="nothing: formula alone",
-        kinds="full, none",
+        kinds="full, none", compared=(),
     ),
 )  # fmt: skip
