@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from fleet.model import DTYPE_BYTES, Model
 from fleet.models.layers import KINDS, CacheLayer
@@ -45,6 +46,16 @@ class CachePart:
         return positions if self.window is None else min(positions, self.window)
 
 
+class PartKey(NamedTuple):
+    """What makes two layers keep the same part: `width` elements a position, or in all where `is_state`."""
+
+    name: str
+    width: int
+    dtype: str
+    window: int | None
+    is_state: bool
+
+
 def cache_parts(model: Model, kv_dtype: str) -> tuple[CachePart, ...]:
     """The parts of one sequence's cache, in the order of the layers that keep them first."""
     if model.is_plain_cache:
@@ -54,36 +65,52 @@ def cache_parts(model: Model, kv_dtype: str) -> tuple[CachePart, ...]:
 
 @lru_cache(maxsize=64)
 def _parts(layers: tuple[CacheLayer, ...], kv_dtype: str) -> tuple[CachePart, ...]:
-    counts: dict[tuple[str, int, str, int | None, bool], int] = {}
+    counts: dict[PartKey, int] = {}
     for layer in layers:
-        for key in _widths(layer, kv_dtype):
+        for key in part_keys(layer, kv_dtype):
             counts[key] = counts.get(key, 0) + 1
+    names = _named(tuple(counts))
+    return tuple(
+        CachePart(
+            name=names[key], layers=count, width=key.width, dtype=key.dtype, window=key.window, is_state=key.is_state
+        )
+        for key, count in counts.items()
+    )
+
+
+def _named(keys: tuple[PartKey, ...]) -> dict[PartKey, str]:
+    """The name of each part: that of its key, numbered from the second of one name on."""
     seen: dict[str, int] = {}
-    parts = []
-    for (name, width, dtype, window, is_state), count in counts.items():
-        seen[name] = seen.get(name, 0) + 1
-        told = name if seen[name] == 1 else f"{name}.{seen[name]}"
-        parts.append(CachePart(name=told, layers=count, width=width, dtype=dtype, window=window, is_state=is_state))
-    return tuple(parts)
+    names = {}
+    for key in keys:
+        number = seen[key.name] = seen.get(key.name, 0) + 1
+        names[key] = key.name if number == 1 else f"{key.name}.{number}"
+    return names
 
 
-def _widths(layer: CacheLayer, kv_dtype: str) -> Iterator[tuple[str, int, str, int | None, bool]]:
-    """(name, width, type, window, is it a state) of each part that a layer keeps."""
+def part_names(model: Model, kv_dtype: str) -> dict[PartKey, str]:
+    """The name in `cache_parts` of each part that a layer of the model keeps, in their order."""
+    keys = tuple(dict.fromkeys(key for layer in model.caches for key in part_keys(layer, kv_dtype)))
+    return dict(zip(keys, _PLAIN, strict=True)) if model.is_plain_cache else _named(keys)
+
+
+def part_keys(layer: CacheLayer, kv_dtype: str) -> Iterator[PartKey]:
+    """The parts that one layer keeps."""
     growth = KINDS[layer.kind].growth
     if growth == "none":
         return
     if growth == "constant":
-        yield "state", layer.state_elements, layer.state_dtype or "fp32", None, True
+        yield PartKey("state", layer.state_elements, layer.state_dtype or "fp32", None, True)
         if layer.conv_elements:
             conv = kv_dtype if kv_dtype in ("bf16", "fp16", "fp32") else "bf16"
-            yield "conv", layer.conv_elements, conv, None, True
+            yield PartKey("conv", layer.conv_elements, conv, None, True)
     elif layer.latent_dim:
-        yield "latent", layer.latent_dim + layer.rope_dim, kv_dtype, layer.window, False
+        yield PartKey("latent", layer.latent_dim + layer.rope_dim, kv_dtype, layer.window, False)
         if layer.index_dim:
-            yield "index", layer.index_dim, kv_dtype, layer.window, False
+            yield PartKey("index", layer.index_dim, kv_dtype, layer.window, False)
     else:
         for name, width in (("k", layer.key_dim), ("v", layer.value_dim)):
-            yield f"{name}.{layer.kind}", layer.heads * width, kv_dtype, layer.window, False
+            yield PartKey(f"{name}.{layer.kind}", layer.heads * width, kv_dtype, layer.window, False)
 
 
 def cache_buffers(model: Model, workload: Workload, phase: str, layout: str) -> tuple[BufferOrder, ...]:
