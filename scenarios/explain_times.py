@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.units import PS_PER_SECOND, format_rate, format_seconds
+from fleet.units import format_rate
 from scenarios.derivation import Derivation, Document
-from scenarios.words import seconds_of
+from scenarios.words import seconds_of, time_words
 
 _SAME = 1e-9
 """Relative: seconds are exact fractions, rounded once to a float each."""
@@ -46,7 +46,7 @@ def _leg(leg: Document) -> tuple[str, bool]:
     if rate is None or rate <= 0 or leg["bytes"] is None or leg["copies"] is None:
         why = "no link, and no rate of one" if leg.get("link") is None else "a rate on the way is unknown"
         return f"{way} unpriced: {why}", stated is None or "bandwidth_bytes_per_s" not in leg
-    alpha = "" if latency is None else f"{leg['copies']:,} copies x {_time(latency)} + "
+    alpha = "" if latency is None else f"{leg['copies']:,} copies x {time_words(latency)} + "
     words = f"{way} {alpha}{leg['bytes']:,} B / {format_rate(int(rate))}{_origin(leg)} = {seconds_of(leg)}"
     worked = (latency or 0.0) * leg["copies"] + leg["bytes"] / rate
     return words, stated is not None and math.isclose(stated, worked, rel_tol=_SAME)
@@ -63,10 +63,6 @@ def _origin(leg: Document) -> str:
 def _number(value: Any) -> int | float | None:
     """The number, None for anything else: another's document may hold anything here."""
     return value if type(value) in (int, float) else None
-
-
-def _time(seconds: float) -> str:
-    return format_seconds(round(seconds * PS_PER_SECOND), digits=4)
 
 
 def _times(parts: Iterable[Document]) -> list[float | None]:
@@ -149,7 +145,7 @@ def explain_shared(parts: Iterable[Document]) -> list[Derivation]:
             bound, fine = "unpriced: the segment's rate is unknown", together is None
         else:
             least = max(alone, part["bytes"] / rate)
-            bound = f"at the same time at least {_time(together)}; the longest alone {_time(alone)}"
+            bound = f"at the same time at least {time_words(together)}; the longest alone {time_words(alone)}"
             fine = together >= least * (1 - _SAME)
         edges = {f"{flow['src']}->{flow['dst']}" for flow in flows}
         out.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any
 
 from fleet.units import PS_PER_SECOND, format_seconds
@@ -119,8 +120,12 @@ def seconds_of(part: Document) -> str:
     seconds = part.get("seconds")
     if seconds is None:
         return "unpriced"
-    bound = ">= " if part.get("lower_bound") else ""
-    return bound + format_seconds(round(seconds * PS_PER_SECOND), digits=4)
+    return (">= " if part.get("lower_bound") else "") + time_words(seconds)
+
+
+def time_words(seconds: float) -> str:
+    """A time with its unit. By fractions: a document of others may hold a number that a float cannot multiply."""
+    return format_seconds(round(Fraction(seconds) * PS_PER_SECOND), digits=4)
 
 
 _REPEATED = re.compile(r"(.{1,16}?)\1{7,}", re.DOTALL)

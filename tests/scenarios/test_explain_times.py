@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.explain import explain
+from scenarios.explain import explain, explanation_text
 from scenarios.planning import make_plan
 from scenarios.wanted import prepare, wanted_of
 
@@ -58,6 +58,20 @@ def test_a_figure_that_does_not_follow_is_told(case: str, plans: dict[str, Docum
         here = here[step]
     here[path[-1]] = value
     assert subject in broken(plan)
+
+
+HUGE = (("waybill", 0, "legs", 0, "seconds"), ("waybill", 0, "legs", 0, "latency_s"), ("handoff", "seconds"))
+
+
+@pytest.mark.parametrize("path", HUGE)
+def test_a_number_beyond_all_times_breaks_nothing(path: tuple[Any, ...], plans: dict[str, Document]) -> None:
+    plan = copy.deepcopy(plans["two-gpu"])
+    here: Any = plan
+    for step in path[:-1]:
+        here = here[step]
+    here[path[-1]] = 1e300
+    assert explanation_text(plan, explain(plan, None))
+    assert broken(plan)
 
 
 def test_a_plan_of_an_older_version_has_no_rates_and_breaks_nothing(plans: dict[str, Document]) -> None:
