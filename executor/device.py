@@ -23,7 +23,7 @@ from executor.buffer import Block, Buffer
 from executor.discovery import find_backends, load_backend, probe
 from executor.ends import DeviceSpec, End, HostSpec, end_of, nbytes_of, overlap, poison_keys, same_size
 from executor.events import Allocated, Copied, CopyKind, Dispatched, Event, Freed, Label, Listener
-from executor.ops import check_positions, check_shapes, op_spec, ordered_scalars
+from executor.ops import OpSpec, check_positions, check_shapes, op_spec, ordered_scalars
 from executor.packing import Packing
 from fleet.errors import (
     BackendError,
@@ -58,6 +58,8 @@ class Backend(ABC):
     alignment: ClassVar[int] = 4
     layouts: ClassVar[frozenset[str]] = frozenset()
     """Layouts beside plain that this backend holds buffers in."""
+    runs_packed: ClassVar[bool] = False
+    """Whether operations can be dispatched one by one on packed operands."""
     runs_fused: ClassVar[bool] = False
     """Whether compiled calls (`executor.fused_path`) can work on its memory: the processor's own."""
 
@@ -312,9 +314,8 @@ class Backend(ABC):
         return end
 
     def _fits(self, op: str, arrays: tuple[Buffer, ...], given: dict[str, int]) -> tuple[int, ...]:
-        if packed := [array.name for array in arrays if array.packing is not None]:
-            raise BackendError(f"{op}: {', '.join(packed)}: operations one by one work on plain buffers")
         spec, values = op_spec(op), ordered_scalars(op, given)
+        self._fits_packed(op, spec, arrays)
         fixed = values[1:] if "pos0" in given else values
         check_shapes(op, tuple(a.shape for a in arrays), tuple(a.dtype for a in arrays), fixed)
         if "pos0" in given:
@@ -324,6 +325,20 @@ class Backend(ABC):
                 if overlap(arrays[0], other):
                     raise CopyError(f"{op}: the output {arrays[0].name} overlaps {other.name}")
         return values
+
+    def _fits_packed(self, op: str, spec: OpSpec, arrays: tuple[Buffer, ...]) -> None:
+        """Packed are all arrays that may be, or none; a cache lies there whole but where rows are stored in it."""
+        packed = tuple(i for i, array in enumerate(arrays) if array.packing is not None)
+        if not packed:
+            return
+        names = ", ".join(arrays[i].name for i in packed)
+        if not self.runs_packed:
+            raise BackendError(f"{op}: {names}: backend {self.name} dispatches on plain buffers only")
+        kinds = [arrays[i].packing.kind for i in packed]  # type: ignore[union-attr]  # those that have one
+        wanted = {"attention": [["k", "v"]], "store": [["k"], ["v"]]}.get(op, [["matrix"]])
+        windows = [i for i in packed if arrays[i].packing.window is not None]  # type: ignore[union-attr]  # likewise
+        if packed != spec.packed or kinds not in wanted or (windows and op != "store"):
+            raise BackendError(f"{op}: {names}: packed otherwise than this operation reads; see executor.ops")
 
     def _place(
         self, spec: DeviceSpec, name: str, shape: tuple[int, ...], dtype: DType, packing: Packing | None = None

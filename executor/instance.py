@@ -129,6 +129,7 @@ class DeviceInstance(BaseInstance):
         self._tables = (self._buffer("work/rope_cos"), self._buffer("work/rope_sin"))
         self._rows: dict[int, Rows] = {}
         self._next_on_device = False
+        self._unstored: list[tuple[Buffer, Buffer]] = []
         self._compute("rope_table", *self._tables, **self._head)
 
     def _buffer(self, name: str) -> Buffer:
@@ -168,7 +169,19 @@ class DeviceInstance(BaseInstance):
         return self._rows[n_tokens]
 
     def at(self, cache: Buffer, position: int) -> Buffer:
-        return cache.view(position, self._n_tokens)
+        """Rows of the cache at their positions; of a packed one, rows beside it that `attention` stores there."""
+        place = cache.view(position, self._n_tokens)
+        if cache.packing is None:
+            return place
+        rows = self._buffer(f"act/{cache.packing.kind}").reshape(*place.shape)
+        self._unstored.append((place, rows))
+        return rows
+
+    def attention(self, out: Any, q: Any, k: Any, v: Any, layer: int, position: int) -> None:
+        for place, rows in self._unstored:
+            self._compute("store", place, rows)
+        self._unstored.clear()
+        super().attention(out, q, k, v, layer, position)
 
     def last(self, x: Buffer) -> Buffer:
         return x.view(self._n_tokens - 1, 1)

@@ -179,6 +179,14 @@ def softmax(row: F32, n: int) -> None:
 
 
 @compiled
+def store(cache: F32, rows: F32) -> None:
+    """cache = rows: those that were computed beside a cache, at their positions of it."""
+    for t in range(rows.shape[0]):
+        for i in range(rows.shape[1]):
+            cache[t, i] = rows[t, i]
+
+
+@compiled
 def add(x: F32, y: F32) -> None:
     """x += y."""
     for t in range(x.shape[0]):
@@ -223,6 +231,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matmul": matmul,
     "rope": rope,
     "attention": attention,
+    "store": store,
     "add": add,
     "swiglu": swiglu,
     "argmax": argmax,

@@ -21,7 +21,8 @@ class OpSpec:
 
     A letter must mean the same extent throughout a call; a digit is that extent. T tokens of the call, S positions of a
     cache or table, h = head_dim / 2. `written` counts the leading arrays that the operation writes. `counted`: its
-    dispatch is an event. `distinct`: the output must not overlap an operand.
+    dispatch is an event. `distinct`: the output must not overlap an operand. `packed`: which arrays may be
+    packed (`executor.packing`), all of them or none.
     """
 
     arrays: tuple[tuple[str, str, str], ...]
@@ -29,12 +30,17 @@ class OpSpec:
     written: int = 1
     counted: bool = False
     distinct: bool = False
+    packed: tuple[int, ...] = ()
 
 
 OPS: dict[str, OpSpec] = {
-    "embed": OpSpec((("x", "T D", "fp32"), ("table", "V D", "fp32"), ("tokens", "T", "int32")), distinct=True),
+    "embed": OpSpec(
+        (("x", "T D", "fp32"), ("table", "V D", "fp32"), ("tokens", "T", "int32")), distinct=True, packed=(1,)
+    ),
     "rmsnorm": OpSpec((("out", "T n", "fp32"), ("x", "T n", "fp32"), ("weight", "n", "fp32"))),
-    "matmul": OpSpec((("out", "T d", "fp32"), ("x", "T n", "fp32"), ("w", "d n", "fp32")), counted=True, distinct=True),
+    "matmul": OpSpec(
+        (("out", "T d", "fp32"), ("x", "T n", "fp32"), ("w", "d n", "fp32")), counted=True, distinct=True, packed=(2,)
+    ),
     "rope": OpSpec(
         (("q", "T D", "fp32"), ("k", "T K", "fp32"), ("cos", "S h", "fp32"), ("sin", "S h", "fp32")),
         ("pos0", "head_dim"),
@@ -50,7 +56,9 @@ OPS: dict[str, OpSpec] = {
         ),
         ("pos0", "n_heads", "n_kv_heads", "head_dim"),
         distinct=True,
+        packed=(2, 3),
     ),
+    "store": OpSpec((("cache", "T K", "fp32"), ("rows", "T K", "fp32")), distinct=True, packed=(0,)),
     "add": OpSpec((("x", "T D", "fp32"), ("y", "T D", "fp32"))),
     "swiglu": OpSpec((("h1", "T H", "fp32"), ("h3", "T H", "fp32"))),
     "argmax": OpSpec((("out", "1", "int32"), ("logits", "V", "fp32"))),

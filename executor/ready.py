@@ -55,12 +55,19 @@ def is_kept(dispatcher: Any, signature: tuple[Any, ...]) -> bool:
     return key_of(signature, dispatcher.targetctx.codegen()) in file._load_index()
 
 
-def kernel_calls(*, draws: bool = False) -> list[Call]:
-    """The kernels that operations are dispatched to one by one, and, where it `draws`, those of `executor.sampling`."""
+def kernel_calls(*, draws: bool = False, packed: bool = False) -> list[Call]:
+    """The kernels that operations are dispatched to one by one, those for `packed` operands too, and, where it `draws`,
+    those of `executor.sampling`.
+    """
     from executor.kernels import KERNELS
 
     arguments = _kernel_arguments()
-    calls = [(kernel, arguments[name]) for name, kernel in KERNELS.items()]
+    calls: list[Call] = [(kernel, arguments[name]) for name, kernel in KERNELS.items()]
+    if packed:
+        from executor.packed import steps
+
+        calls += [(steps.embed, (0,) * 6), (steps.multiply, (*(0,) * 10, None))]
+        calls += [(steps.attend_one, (*(0,) * 10, None)), (steps.attend_many, (*(0,) * 11, None))]
     if draws:
         from executor.sampling import draw, first_largest
 
@@ -80,6 +87,7 @@ def _kernel_arguments() -> dict[str, tuple[Any, ...]]:
         "matmul": (one, two, square),
         "rope": (one, two, angles, angles, 0, 2),
         "attention": (one, two, two, two, angles, 0, 1, 1, 2),
+        "store": (one, two),
         "add": (one, two),
         "swiglu": (one, two),
         "argmax": (ids, row),

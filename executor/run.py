@@ -103,7 +103,8 @@ class Executor:
         elif orders.workload.attention == "host" or backend_class.runs_fused:  # the processor computes
             from executor.ready import kernel_calls, make_calls_ready
 
-            make_calls_ready(kernel_calls(draws=orders.workload.sampling is not None), tell)
+            work = orders.workload
+            make_calls_ready(kernel_calls(draws=work.sampling is not None, packed=work.layout == LAYOUT), tell)
         self.machine = build_machine(orders, weights.model, backend_class, self._ignore, self._request)
         self.hands.attach(self.machine, weights, self._hear)
         self.machine.backend.listener = self.hands.hear
@@ -403,16 +404,13 @@ def _choice(sampling: Sampling | None) -> dict[str, float | int]:
 def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> Path:
     """The path that a request takes. Fused only where it exists: attention on the device, a backend that runs it.
 
-    DescriptionError where the layout leaves no path: packed buffers are worked on by compiled calls only.
+    DescriptionError where the layout leaves no path: a backend that works on packed buffers in neither way.
     """
     exists = orders.workload.attention == "device" and backend.runs_fused
     path: Path = (asked or "fused") if exists else "dispatch"
-    if path == "dispatch" and orders.workload.layout == LAYOUT:
-        raise DescriptionError.at(
-            "run",
-            "path",
-            f"layout {LAYOUT} runs on the path fused only; leave --path out, or admit with --layout plain",
-        )
+    if path == "dispatch" and orders.workload.layout == LAYOUT and not backend.runs_packed:
+        told = f"backend {backend.name} computes in the layout plain only; admit with --layout plain"
+        raise DescriptionError.at("run", "layout", told)
     return path
 
 

@@ -15,6 +15,7 @@ class Backend(abi.Backend):
     name: ClassVar[str] = "null"
     moves_data: ClassVar[bool] = False
     layouts: ClassVar[frozenset[str]] = frozenset({LAYOUT})
+    runs_packed: ClassVar[bool] = True
 
     def physical_devices(self) -> list[dict[str, Any]]:
         return []

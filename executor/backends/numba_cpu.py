@@ -1,6 +1,7 @@
 """The numba backend: the CPU as one or several devices, each with an arena of its own; `gpu:*` runs emulated.
 
-Copies are memory copies between arenas, dispatches are the kernels of `executor.kernels` on the memory of the device.
+Copies are memory copies between arenas, dispatches are the kernels of `executor.kernels` on the memory of the device,
+or, where operands are packed, the steps of `executor.packed`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from executor.events import Listener
 from executor.kernels import call_kernel
 from executor.packed.layout import LAYOUT
 from executor.packed.pages import advise_large_pages
+from executor.packed.single import launch_packed
 from executor.processor import processor_entry, processor_name
 
 
@@ -37,6 +39,7 @@ class Backend(abi.Backend):
     name: ClassVar[str] = "numba"
     native_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
     layouts: ClassVar[frozenset[str]] = frozenset({LAYOUT})
+    runs_packed: ClassVar[bool] = True
     runs_fused: ClassVar[bool] = True
 
     def __init__(
@@ -87,7 +90,10 @@ class Backend(abi.Backend):
     def _launch(
         self, device: DeviceSpec, handle: object, op: str, arrays: tuple[Buffer, ...], scalars: tuple[int, ...]
     ) -> None:
-        call_kernel(op, [buffer.array for buffer in arrays], scalars)
+        if any(buffer.packing is not None for buffer in arrays):
+            launch_packed(op, arrays, scalars)
+        else:
+            call_kernel(op, [buffer.array for buffer in arrays], scalars)
 
     def _sync(self, device: DeviceSpec) -> None:
         pass  # every call above returns when its work is done

@@ -56,6 +56,7 @@ def test_every_shipped_scenario_is_proved(scenario: str, extent: str) -> None:
     [
         ("two-gpu", "plain", "fused"),
         ("two-gpu", "packed16", "fused"),
+        ("two-gpu", "packed16", "dispatch"),
         ("two-gpu-staged", "plain", "dispatch"),
         ("two-gpu-host", "plain", "dispatch"),
     ],
@@ -75,6 +76,9 @@ def test_a_proof_holds_where_ids_are_drawn(scenario: str, layout: str, path: str
     [
         ("two-gpu", "packed16", "fused", "filled"),
         ("two-gpu", "plain", "dispatch", "filled"),
+        ("two-gpu", "packed16", "dispatch", "blocks:16"),
+        ("two-gpu-staged", "packed16", "dispatch", "allocated"),
+        ("one-gpu", "packed16", "dispatch", "filled"),
         ("two-gpu-staged", "packed16", "fused", "allocated"),
         ("two-gpu-staged", "plain", "dispatch", "blocks:16"),
         ("gpu-and-cpu", "packed16", "fused", "blocks:7"),

@@ -27,6 +27,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("fused", {"layout": "packed16", "prefill_chunk": 7}),
     ("fused", {}),
     ("dispatch", {}),
+    ("dispatch", {"layout": "packed16", "prefill_chunk": 3}),
     ("dispatch", {"attention": "host"}),
 ]
 SETTINGS = [(1.0, 0.9), (0.8, 0.5), (1.5, 1.0), (0.3, 0.95), (2.0, 0.0), (1.0, 1e-4), (1.2, 0.99)]

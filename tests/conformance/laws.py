@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.conformance import laws_data, laws_device, laws_packed, laws_place, laws_refuse
+from tests.conformance import laws_data, laws_device, laws_packed, laws_packed_ops, laws_place, laws_refuse
 from tests.conformance.law import LAWS, Law
 
-__all__ = ["LAWS", "Law", "laws_data", "laws_device", "laws_packed", "laws_place", "laws_refuse"]
+__all__ = [
+    "LAWS",
+    "Law",
+    "laws_data",
+    "laws_device",
+    "laws_packed",
+    "laws_packed_ops",
+    "laws_place",
+    "laws_refuse",
+]

@@ -136,8 +136,8 @@ def dispatch_on_the_first_device(backend_class: type[Backend]) -> Iterator[type[
     def launch(self: Backend, device: DeviceSpec, handle: object, op: str, arrays: Any, scalars: Any) -> None:
         arena = self.arenas()[_first(self).id]
         moved = [_on_first(self, device, a.address) for a in arrays]
-        blocks = [abi.Block(arena, at, a.nbytes) for at, a in zip(moved, arrays, strict=True)]
-        there = [Buffer(k, a.name, a.shape, a.dtype, k.address) for k, a in zip(blocks, arrays, strict=True)]
+        blocks = [abi.Block(arena, at, a.held_bytes) for at, a in zip(moved, arrays, strict=True)]
+        there = [Buffer(k, a.name, a.shape, a.dtype, k.address, a.packing) for k, a in zip(blocks, arrays, strict=True)]
         backend_class._launch(self, device, handle, op, tuple(there), scalars)
 
     yield _copy(backend_class, _launch=launch)
@@ -171,6 +171,22 @@ def padding_is_counted(backend_class: type[Backend]) -> Iterator[type[Backend]]:
     real = Buffer.__init__
     with patch.object(Buffer, "__init__", init), patch.object(abi, "same_size", lambda op, src, dst: None):
         yield backend_class
+
+
+@_mutant("packed_operations_give_the_bits_of_plain_ones", only=True)
+def packed_weights_are_read_as_they_lie(backend_class: type[Backend]) -> Iterator[type[Backend]]:
+    def launch(self: Backend, device: DeviceSpec, handle: object, op: str, arrays: Any, scalars: Any) -> None:
+        if op == "matmul" and arrays[2].packing is not None:
+            *others, w = arrays
+            arrays = (*others, Buffer(w.block, w.name, w.shape, w.dtype, w.address))
+        backend_class._launch(self, device, handle, op, arrays, scalars)
+
+    yield _copy(backend_class, _launch=launch)
+
+
+@_mutant("packed_operands_that_an_operation_does_not_read_are_refused", only=True)
+def any_operand_may_be_packed(backend_class: type[Backend]) -> Iterator[type[Backend]]:
+    yield _copy(backend_class, _fits_packed=lambda self, op, spec, arrays: None)
 
 
 @_mutant("a_device_aligns_its_buffers")

@@ -244,9 +244,10 @@ def test_one_compile_serves_read_only_operands_and_all_shapes() -> None:
     weight.flags.writeable = False
     out = np.empty((1, 9), np.float32)
     run_op("matmul", out, random(2, 1, 5), weight)
+    compiled = len(KERNELS["matmul"].signatures)
     run_op("matmul", out[:, :4], random(2, 1, 5), weight[:4])
     assert_same_bits(out[:, :4], oracle_matmul(random(2, 1, 5), weight)[:, :4])
-    assert len(KERNELS["matmul"].signatures) == 1
+    assert len(KERNELS["matmul"].signatures) == compiled
 
 
 def test_operands_that_do_not_fit_are_refused_before_the_kernel_runs() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executor.discovery import load_backend
 from executor.facts import RunFacts
 from executor.run import Executor, Path
 from executor.weights import Weights
@@ -20,7 +21,9 @@ from tests.executor.requests import BACK, ORACLE, PROMPT, SPLIT, admitted, embed
 from tests.executor.test_run import must_be_as_predicted
 from tests.planner.fleets import llama2c
 
-WAYS: tuple[tuple[str, Path], ...] = (("plain", "dispatch"), ("plain", "fused"), ("packed16", "fused"))
+WAYS: tuple[tuple[str, Path], ...] = (
+    ("plain", "dispatch"), ("plain", "fused"), ("packed16", "dispatch"), ("packed16", "fused"),
+)  # fmt: skip
 
 
 class Seen:
@@ -150,12 +153,11 @@ def test_two_hundred_requests_on_one_arena_are_exact(layout: str, path: Path, te
             assert replace(executor.run(), rates={}) == first
 
 
-def test_packed_buffers_are_not_dispatched_one_by_one() -> None:
+def test_a_backend_without_packed_operations_is_refused_in_words() -> None:
     orders = orders_for(embedded().model, steps=20, layout="packed16")
-    with pytest.raises(DescriptionError, match="path fused only"):
-        Executor(orders, embedded(), path="dispatch")
-    with pytest.raises(DescriptionError, match="path fused only"):
-        Executor(orders, embedded(), "null")
+    plain_only = type("Plain", (load_backend("numba"),), {"runs_fused": False, "runs_packed": False})
+    with pytest.raises(DescriptionError, match="backend numba computes in the layout plain only"):
+        Executor(orders, embedded(), plain_only)
 
 
 def test_attention_on_the_host_is_dispatched_whatever_is_asked() -> None:

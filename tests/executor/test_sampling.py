@@ -103,7 +103,9 @@ def test_logits_without_probabilities_give_the_last_id_or_with_top_p_the_first(b
     assert drawn(np.array(bad, f32), 1.0, 0.9, 3) == 0
 
 
-WAYS: tuple[tuple[str, Path], ...] = (("plain", "dispatch"), ("plain", "fused"), ("packed16", "fused"))
+WAYS: tuple[tuple[str, Path], ...] = (
+    ("plain", "dispatch"), ("plain", "fused"), ("packed16", "dispatch"), ("packed16", "fused"),
+)  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None)
@@ -129,7 +131,7 @@ def test_all_ways_draw_the_same_ids_and_rows(
         if facts.stopped == "steps":
             must_be_as_predicted(facts, admission)
         seen.append(replace(facts, rates={}, settings={}, path="", resident={}))
-    assert seen[0] == seen[1] == seen[2]
+    assert all(each == seen[0] for each in seen)
     home = run_once(orders_for(model, ids, devices=devices, steps=steps, attention="host", **drawing), weights)
     assert home.tokens == seen[0].tokens
 
