@@ -45,7 +45,7 @@ def golden_cases(folder: str) -> Iterator[Case]:
     decoding = [run for run in runs if run["forward_calls"] > len(run["prompt_tokens"])]
     for number, run in enumerate(decoding):
         base: dict[str, Any] = {
-            "same": f"golden {run['name']}", "ids": tuple(run["prompt_tokens"]), "steps": run["n_arg"],
+            "same": f"golden {number:02d} {run['name']}", "ids": tuple(run["prompt_tokens"]), "steps": run["n_arg"],
             "model": os.path.join(folder, "stories260K.bin"), "expect": tuple(run["token_ids"]),
         }  # fmt: skip
         for placement, devices in PLACEMENTS.items():
@@ -85,6 +85,7 @@ def freeze(cases: Sequence[Case], fleets: dict[bool, str], folder: str) -> dict[
     """The plans of all cases, written to `folder` with an index of their ids and digests. Nothing has run yet."""
     os.makedirs(folder, exist_ok=True)
     plans, index = {}, []
+    assert len({case.name for case in cases}) == len(cases), "two cases share a name"
     for number, case in enumerate(cases):
         plan = make_plan(prepared(case, fleets))
         path = os.path.join(folder, f"plan-{number:03d}.json")

@@ -15,7 +15,7 @@ from executor.cuda.rates import Line, measure_edges, measure_pair
 from executor.observers.nvml_counters import counter_rise
 from fleet.errors import KvWaybillError
 from scenarios.acceptance.cases import ALONE, SPLIT, Case, freeze, prepared
-from scenarios.acceptance.checkpoint import write_random_checkpoint
+from scenarios.acceptance.checkpoint import SHAPES, write_random_checkpoint
 from scenarios.documents import read_document, write_document
 from scenarios.prove import prove
 from scenarios.runner import run_and_compare, set_up
@@ -190,7 +190,8 @@ def _captured(driver: Driver) -> str:
 def large(bench: Bench, path: str, rates: Document | None) -> Document:
     """A checkpoint of the 7B shape: 2,048 tokens prefilled on one card, handed over, a few decoded on the other."""
     nbytes = write_random_checkpoint(path, "7B")
-    ids = (1, *(2 + (7919 * i) % 31998 for i in range(1, LARGE_PROMPT)))
+    vocab = SHAPES["7B"][5]
+    ids = (1, *(2 + (7919 * i) % (vocab - 2) for i in range(1, LARGE_PROMPT)))
     base: dict[str, Any] = {
         "same": "7B shape", "ids": ids, "steps": LARGE_PROMPT + LARGE_DECODE, "model": path, "chunk": LARGE_PROMPT,
         "positions": LARGE_PROMPT + LARGE_DECODE,
