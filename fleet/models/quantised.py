@@ -25,7 +25,8 @@ Store = Callable[[TensorSpec], list[TensorSpec]]
 class Scheme:
     """A quantisation: `key` as `Family.compared` names it, `title` for people, `store` makes a matrix's tensors.
 
-    `ignore` are patterns of modules left plain; `only_experts`: matrices outside experts are plain. `kv_dtype` is the
+    `ignore` are patterns of modules left plain; `only_experts`: matrices outside experts are plain. `axes`:
+    the axes that a matrix must have to be stored so. `kv_dtype` is the
     cache type that the checkpoint sets, None when it sets none.
     """
 
@@ -34,6 +35,7 @@ class Scheme:
     store: Store
     ignore: tuple[str, ...] = ()
     only_experts: bool = False
+    axes: int | None = None
     kv_dtype: str | None = None
 
 
@@ -129,7 +131,7 @@ def _store_fp8_tensor(spec: TensorSpec) -> list[TensorSpec]:
 
 
 def _mxfp4(config: dict[str, Any], ignore: tuple[str, ...]) -> tuple[Scheme | None, list[str]]:
-    return Scheme(key="mxfp4", title="mxfp4 experts", store=_store_mxfp4, ignore=ignore, only_experts=True), []
+    return Scheme(key="mxfp4", title="mxfp4 experts", store=_store_mxfp4, ignore=ignore, only_experts=True, axes=3), []
 
 
 def _store_mxfp4(spec: TensorSpec) -> list[TensorSpec]:
@@ -137,7 +139,7 @@ def _store_mxfp4(spec: TensorSpec) -> list[TensorSpec]:
     count, n_in, n_out = spec.shape
     groups = -(-n_in // 32)
     blocks = replace(
-        spec, name=f"{spec.name}_blocks", shape=(count, n_out, groups, 16), dtype="u8", packed=spec.n_elements
+        spec, name=f"{spec.name}_blocks", shape=(count, n_out, groups, 16), dtype="u8", packed=count * n_in * n_out
     )
     return [
         blocks,
@@ -153,7 +155,7 @@ def _bitsandbytes(config: dict[str, Any], ignore: tuple[str, ...]) -> tuple[Sche
         rows = _scale(spec, "SCB", (spec.shape[0],), "fp32")
         return [replace(spec, dtype="int8"), rows, _scale(spec, "weight_format", (), "u8")]
 
-    return Scheme(key="bitsandbytes int8", title="bitsandbytes int8", store=store, ignore=ignore), []
+    return Scheme(key="bitsandbytes int8", title="bitsandbytes int8", store=store, ignore=ignore, axes=2), []
 
 
 def _modelopt(document: Any) -> tuple[Scheme | None, list[str], str | None]:
@@ -196,24 +198,80 @@ def _scale(spec: TensorSpec, suffix: str, shape: tuple[int, ...], dtype: str) ->
     return replace(spec, name=f"{name}.{suffix}", shape=shape, dtype=dtype, role="scale", packed=0)
 
 
+def misfit(tensors: tuple[TensorSpec, ...], scheme: Scheme) -> list[str]:
+    """Words where a scheme meets matrices that it has no form for; nothing where it fits."""
+    for spec in tensors:
+        if scheme.axes is not None and _takes(spec, scheme) and len(spec.shape) != scheme.axes:
+            return [f"the weights are quantised ({scheme.title}): no form is known for {spec.line}"]
+    return []
+
+
+def _takes(spec: TensorSpec, scheme: Scheme) -> bool:
+    """Whether a scheme is for this tensor, exclusions aside."""
+    is_matrix = spec.role == "projection" and len(spec.shape) >= 2
+    return is_matrix and (".experts" in spec.name or not scheme.only_experts)
+
+
 def stored(tensors: tuple[TensorSpec, ...], scheme: Scheme) -> tuple[TensorSpec, ...]:
     """The table as the checkpoint stores it: matrices that the scheme takes, replaced; all others as they were."""
-    kept = [_matcher(pattern) for pattern in scheme.ignore]
+    kept = _Kept(scheme.ignore)
     table: list[TensorSpec] = []
     for spec in tensors:
-        takes = (
-            spec.role == "projection" and len(spec.shape) >= 2 and (".experts" in spec.name or not scheme.only_experts)
-        )
-        if takes and not any(match.search(spec.name) for match in kept):
+        if _takes(spec, scheme) and not kept.holds(spec.name):
             table += scheme.store(spec)
         else:
             table.append(spec)
     return tuple(table)
 
 
-def _matcher(pattern: str) -> re.Pattern[str]:
-    """A module's name, a part of it, or a pattern with `*`: compiled from literals and `.*` only."""
+class _Kept:
+    """Names of modules that stay plain: whole runs of a name's parts, or patterns with stars.
+
+    Stars are matched from left to right without going back, never as a regular expression: a file's pattern could make
+    one run for ever.
+    """
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        bodies = [(_plain(pattern), pattern.startswith("re:")) for pattern in patterns]
+        self._runs = {body for body, is_free in bodies if "*" not in body and not is_free}
+        self._stars = [(body.split("*"), is_free) for body, is_free in bodies if "*" in body or is_free]
+
+    def holds(self, name: str) -> bool:
+        parts = name.split(".")
+        ends = range(1, len(parts) + 1)
+        if self._runs and any(".".join(parts[i:j]) in self._runs for j in ends for i in range(j)):
+            return True
+        return any(_fits(literals, is_free, name) for literals, is_free in self._stars)
+
+
+def _plain(pattern: str) -> str:
+    """A pattern with one sort of star, without marks and without a wrapper's part of the name."""
     body = pattern.removeprefix("re:").removesuffix("$").replace("language_model.", "")
-    parts = re.split(r"\.\*|\*", body.replace("\\.", "."))
-    middle = ".*".join(re.escape(part) for part in parts)
-    return re.compile(rf"(?:^|\.){middle}(?:\.|$)" if not pattern.startswith("re:") else middle)
+    if pattern.startswith("re:"):
+        body = body.replace(".*", "*").replace("\\.", ".")
+    return body
+
+
+def _fits(literals: list[str], is_free: bool, name: str) -> bool:
+    """Whether the literals occur in order; without `is_free` they begin and end where a part of the name does."""
+    starts = [0] if is_free else [0, *(i + 1 for i, char in enumerate(name) if char == ".")]
+    return any(_fits_from(literals, is_free, name, start) for start in starts)
+
+
+def _fits_from(literals: list[str], is_free: bool, name: str, start: int) -> bool:
+    first, *rest = literals
+    at = name.find(first, start) if is_free else (start if name.startswith(first, start) else -1)
+    for literal in (first, *rest):
+        if literal is not first:
+            at = name.find(literal, at)
+        if at < 0:
+            return False
+        at += len(literal)
+    if is_free or not literals[-1]:
+        return True
+    while at >= 0:
+        if at == len(name) or name[at] == ".":
+            return True
+        later = name.find(literals[-1], at - len(literals[-1]) + 1)
+        at = later + len(literals[-1]) if later >= 0 else -1
+    return False

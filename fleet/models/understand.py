@@ -10,7 +10,7 @@ from fleet.model import Model, TensorSpec
 from fleet.models.blueprint import Blueprint, Family, Row
 from fleet.models.config import Config
 from fleet.models.families import FAMILIES
-from fleet.models.quantised import Scheme, read_scheme, stored
+from fleet.models.quantised import Scheme, misfit, read_scheme, stored
 from fleet.models.wrappers import NOT_PRICED, OF_WRAPPER, WRAPPERS, vision_rows
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -81,6 +81,8 @@ def _with_weights(
     words: list[str],
 ) -> Model:  # fmt: skip
     """The tensor table, as the checkpoint stores it, and words for what of it was never compared."""
+    if plan.rows is not None and scheme is not None and not scheme_words:
+        scheme_words = misfit(_specs(plan.rows, model.weights_dtype), scheme)
     if plan.rows is None or scheme_words:
         told = scheme_words or ["weights: the tensors of this family are not understood, not priced"]
         plain = () if plan.rows is None else _specs(plan.rows, model.weights_dtype)
