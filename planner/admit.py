@@ -16,13 +16,15 @@ from fleet.identity import natural_order
 from fleet.laws import island_of
 from fleet.machine import Device, Fleet
 from fleet.model import Model
-from fleet.placement import Placement
+from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
 from planner.footprint import LINES, ArenaFootprint
 from planner.predict import Prediction, predict
 from planner.request import MAX_BYTES, Request, resolve
 from planner.shared_memory import cards_beside_slices, shared_memories
 from planner.vx_codes import overflow_codes, route_codes, tile_codes
+from planner.worker_plan import check_workers
+from planner.workers import worker_unknown
 
 DEFAULT_UTILIZATION = Fraction(9, 10)
 """Policy: vLLM's default of --gpu-memory-utilization; used where neither the flag nor the fleet says otherwise."""
@@ -100,9 +102,10 @@ def check_placement(fleet: Fleet, placement: Placement) -> None:
 
     known = [device.id for device in fleet.devices]
     wrong = []
-    for phase in ("prefill", "decode"):
-        name = getattr(placement, phase)
-        if name not in known:
+    ranks = [(phase, name) for phase in PHASES for name in placement.ranks(phase)]
+    described = set(known)
+    for phase, name in ranks:
+        if name not in described:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
             listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
@@ -123,6 +126,7 @@ def admit(ask: Ask) -> Admission:
         return Admission(
             verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=unpriced
         )
+    check_workers(ask.model, ask.placement, ask.request.attention, ask.request.layout)
     workload = resolve(ask.request, ask.model)
     prediction = predict(ask.fleet, ask.model, workload, ask.placement)
     readings: dict[str, Prediction] = {}
@@ -136,6 +140,7 @@ def admit(ask: Ask) -> Admission:
     reasons += _shared_reasons(ask, prediction, budgets)
     reasons += _way_reasons(ask.fleet, prediction, readings)
     reasons += _size_reasons(prediction)
+    reasons += _division_reasons(ask)
     severities = {reason.severity for reason in reasons}
     verdict: Verdict = "refused" if "error" in severities else "unverified" if "unknown" in severities else "admitted"
     return Admission(
@@ -271,6 +276,12 @@ def _way_reasons(fleet: Fleet, prediction: Prediction, readings: dict[str, Predi
             + (", for which links are missing" if staged_fails else "") + "; state peer_access: direct or staged",
         ))  # fmt: skip
     return reasons
+
+
+def _division_reasons(ask: Ask) -> list[Reason]:
+    """What nobody knows how to divide among ranks leaves the bytes of every rank unknown."""
+    words = worker_unknown(ask.model, ask.placement) if ask.placement.is_split else ()
+    return [Reason(code="DIVISION_UNKNOWN", severity="unknown", message=told) for told in words]
 
 
 def _size_reasons(prediction: Prediction) -> list[Reason]:

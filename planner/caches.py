@@ -163,9 +163,13 @@ def bounce_buffer(model: Model, workload: Workload, chunk: int) -> BufferOrder:
     """The host buffer of a staged handoff: `chunk` positions of the widest part, or one layer's state."""
     if model.is_plain_cache:
         return BufferOrder(name="bounce", shape=(chunk, model.kv_dim), dtype=workload.kv_dtype)
-    parts = cache_parts(model, workload.kv_dtype)
-    widest = max(part.position_bytes * (1 if part.is_state else chunk) for part in parts)
+    widest = max(bounce_bytes(part, chunk) for part in cache_parts(model, workload.kv_dtype))
     return BufferOrder(name="bounce", shape=(widest,), dtype="u8")
+
+
+def bounce_bytes(part: CachePart, chunk: int) -> int:
+    """Bytes of `chunk` positions of a part, or of one layer's state."""
+    return part.position_bytes * (1 if part.is_state else chunk)
 
 
 def least_staged_bytes(model: Model, workload: Workload) -> tuple[int, int]:

@@ -162,7 +162,7 @@ def _largest(low: int, high: int, ask_for: Callable[[int], Ask]) -> int | None:
 def _devices(admission: Admission) -> Iterator[Change]:
     """Swapped roles, or a third device for one phase: the request stays split."""
     ask, placed = admission.ask, admission.ask.placement
-    if placed.is_oracle:
+    if placed.is_oracle or placed.is_split:
         return
     swapped = Placement(prefill=placed.decode, decode=placed.prefill)
     flags = [{"flag": f"--{phase}", "from": getattr(placed, phase), "to": getattr(swapped, phase)} for phase in _PHASES]
@@ -176,6 +176,8 @@ def _devices(admission: Admission) -> Iterator[Change]:
 def _one_device(admission: Admission) -> Iterator[Change]:
     """Both phases on one device: it needs no peer, but it is no split any more; so it comes last."""
     placed = admission.ask.placement
+    if placed.is_split:
+        return
     if not placed.is_oracle:
         yield _moved(admission, "decode", placed.prefill)
         yield _moved(admission, "prefill", placed.decode)
@@ -186,7 +188,8 @@ def _one_device(admission: Admission) -> Iterator[Change]:
 
 def _moved(admission: Admission, phase: str, name: str) -> Change:
     placed = admission.ask.placement
-    placement = Placement(**{"prefill": placed.prefill, "decode": placed.decode, phase: name})
+    moved = {"prefill": placed.prefill, "decode": placed.decode, phase: name}
+    placement = Placement(prefill=moved["prefill"], decode=moved["decode"])
     document = {"flag": f"--{phase}", "from": getattr(placed, phase), "to": name}
     return Change(document=document, ask=replace(admission.ask, placement=placement))
 

@@ -56,7 +56,7 @@ def arenas(model: Model, workload: Workload, placement: Placement, chunk: int | 
     out = []
     for device in placement.devices:
         phases = [p for p, d in (("prefill", placement.prefill), ("decode", placement.decode)) if d == device]
-        out.append(ArenaOrder(arena=device, device=device, buffers=_device_buffers(model, workload, phases)))
+        out.append(ArenaOrder(arena=device, device=device, buffers=device_buffers(model, workload, phases)))
     if workload.attention == "host":
         for phase in ("prefill", "decode"):
             out.append(ArenaOrder(arena=f"host:{phase}", device=None, buffers=_kv_buffers(model, workload, phase)))
@@ -70,7 +70,8 @@ def _kv_buffers(model: Model, workload: Workload, phase: str) -> tuple[BufferOrd
     return cache_buffers(model, workload, phase, layout_of(workload.layout, None))
 
 
-def _device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple[BufferOrder, ...]:
+def device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple[BufferOrder, ...]:
+    """Weights, caches of the phases, activations and tables of one device."""
     converted = workload.weights_dtype != model.weights_dtype
     out = [
         BufferOrder(

@@ -7,15 +7,16 @@ from fractions import Fraction
 
 from fleet.machine import Fleet
 from fleet.model import Model
-from fleet.placement import Placement
+from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
 from planner.footprint import ArenaFootprint, arenas, footprint
 from planner.machine import machine_graph
 from planner.orders import ArenaOrder
 from planner.placed import placement_graph
 from planner.program import dispatches_per_pass
-from planner.route import Routed, route
+from planner.route import Routed, route, route_transfers
 from planner.rows import Edge, Row, sum_edges
+from planner.worker_plan import worker_arenas, worker_transfers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,21 +50,29 @@ def predict(
     fleet: Fleet, model: Model, workload: Workload, placement: Placement, reading: str | None = None
 ) -> Prediction:
     """The prediction for a placement on named devices. `reading` settles unknown peer access one way."""
-    placed = placement_graph(fleet, model, workload, placement)
-    routed = route(placed, fleet, machine_graph(fleet), model, workload, reading)
-    listed = arenas(model, workload, placement, routed.chunk)
+    machine = machine_graph(fleet)
+    if placement.is_split:
+        moved = worker_transfers(fleet, model, workload, placement)
+        routed = route_transfers(moved, fleet, machine, model, workload, reading)
+        listed = worker_arenas(model, workload, placement, routed)
+    else:
+        placed = placement_graph(fleet, model, workload, placement)
+        routed = route(placed, fleet, machine, model, workload, reading)
+        listed = arenas(model, workload, placement, routed.chunk)
     return Prediction(
         routed=routed, arenas=listed, footprints=tuple(footprint(fleet, arena, model) for arena in listed),
-        edges=sum_edges(routed.rows), dispatches=_dispatches(model, workload),
+        edges=sum_edges(routed.rows), dispatches=_dispatches(model, workload, placement),
         passes=(workload.prefill_passes, workload.decode_passes),
     )  # fmt: skip
 
 
-def _dispatches(model: Model, workload: Workload) -> tuple[int, int] | None:
+def _dispatches(model: Model, workload: Workload, placement: Placement) -> tuple[int, int] | None:
     """7L a forward call, +1 where logits are computed: each pass in host mode, the last prefill one in device mode.
 
-    None for a model whose layers have other matrices than the seven: nobody counted its steps.
+    Each rank of a stage makes the steps of its layers. None for a model whose layers have other matrices than the
+    seven: nobody counted its steps.
     """
+    prefill, decode = (placement.tensor_parallel(phase) for phase in PHASES)
     per_call = dispatches_per_pass(model)
     if per_call is None:
         return None
@@ -72,4 +81,4 @@ def _dispatches(model: Model, workload: Workload) -> tuple[int, int] | None:
         return prompt_passes * (per_call + 1), decode_passes * (per_call + 1)
     calls = -(-prompt_passes // workload.prefill_chunk)
     logits = 1 if workload.passes >= workload.prompt_tokens else 0
-    return calls * per_call + logits, decode_passes * (per_call + 1)
+    return (calls * per_call + logits) * prefill, decode_passes * (per_call + 1) * decode

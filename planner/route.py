@@ -8,7 +8,7 @@ from typing import Any
 from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.workload import Workload
-from planner.caches import cache_parts, least_staged_bytes, part_staged_copies
+from planner.caches import CachePart, cache_parts, least_staged_bytes, part_staged_copies
 from planner.machine import Hop, MachineGraph, NoWay, UnknownWay, Way
 from planner.rows import Leg, Row
 
@@ -31,8 +31,8 @@ class Routed:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Transfer:
-    """Edges of the placement graph that make one row."""
+class Transfer:
+    """What makes one row: edges of the placement graph, or what one rank hands to another."""
 
     phase: str
     tensor: str
@@ -43,18 +43,20 @@ class _Transfer:
     bytes: int = 0
     copies: int = 0
     per_pass: tuple[int, int] | None = None
+    part: CachePart | None = None
+    """What a handoff carries, where it is not that part of the cache whole."""
 
 
-def transfers(placed: Any) -> list[_Transfer]:
+def transfers(placed: Any) -> list[Transfer]:
     """The edges that cross spaces, and handoffs, summed into rows and put in waybill order."""
-    rows: dict[tuple[str, str, str, str], _Transfer] = {}
+    rows: dict[tuple[str, str, str, str], Transfer] = {}
     space = placed.nodes
     for a, b, data in placed.edges(data=True):
         src, dst = space[a]["space"], space[b]["space"]
         if src == dst and data["phase"] != "handoff":
             continue
         key = (data["phase"], data["tensor"], src, dst)
-        row = rows.setdefault(key, _Transfer(phase=key[0], tensor=key[1], src=src, dst=dst, order=data["order"]))
+        row = rows.setdefault(key, Transfer(phase=key[0], tensor=key[1], src=src, dst=dst, order=data["order"]))
         row.payload += data["payload"]
         row.bytes += data["bytes"]
         row.copies += data["copies"]
@@ -68,13 +70,20 @@ def route(
     placed: Any, fleet: Fleet, machine: MachineGraph, model: Model, workload: Workload, reading: str | None = None
 ) -> Routed:
     """Every row with its legs. `reading` (`direct` or `staged`) decides what unknown peer access is taken for."""
+    return route_transfers(transfers(placed), fleet, machine, model, workload, reading)
+
+
+def route_transfers(
+    listed: list[Transfer], fleet: Fleet, machine: MachineGraph, model: Model, workload: Workload, reading: str | None
+) -> Routed:
+    """The rows of transfers that are in waybill order."""
     rows: list[Row] = []
     no_way: list[NoWay] = []
     unknown: list[UnknownWay] = []
     pools: set[tuple[str, int, int]] = set()
     chunk: int | None = None
     parts = {part.name: part for part in cache_parts(model, workload.kv_dtype)}
-    for transfer in transfers(placed):
+    for transfer in listed:
         way = machine.way(transfer.src, transfer.dst, transfer.bytes, transfer.copies)
         if isinstance(way, UnknownWay):
             if reading is None:
@@ -88,9 +97,10 @@ def route(
             continue
         copies = transfer.copies
         if way.staged:
-            chunk, short = staging_chunk(fleet, way, model, workload)
+            own, short = staging_chunk(fleet, way, model, workload, transfer.part)
+            chunk = own if chunk is None else max(chunk, own)
             pools |= short
-            copies = part_staged_copies(parts[transfer.tensor], workload, chunk)
+            copies = part_staged_copies(transfer.part or parts[transfer.tensor], workload, own)
         kind = _end_kind(machine, transfer.src, transfer.dst)
         rows.append(_row(transfer, kind, _legs(machine, way, transfer.bytes, copies)))
     return Routed(
@@ -99,7 +109,7 @@ def route(
     )  # fmt: skip
 
 
-def _row(transfer: _Transfer, kind: str, legs: tuple[Leg, ...] | None) -> Row:
+def _row(transfer: Transfer, kind: str, legs: tuple[Leg, ...] | None) -> Row:
     return Row(
         phase=transfer.phase, tensor=transfer.tensor, src=transfer.src, dst=transfer.dst, kind=kind, legs=legs,
         payload_bytes=transfer.payload, bytes=transfer.bytes, copies=transfer.copies, per_pass=transfer.per_pass,
@@ -144,12 +154,16 @@ def _leg(hop: Hop, kind: str, nbytes: int, copies: int) -> Leg:
     )  # fmt: skip
 
 
-def staging_chunk(fleet: Fleet, way: Way, model: Model, workload: Workload) -> tuple[int, set[tuple[str, int, int]]]:
+def staging_chunk(
+    fleet: Fleet, way: Way, model: Model, workload: Workload, part: CachePart | None = None
+) -> tuple[int, set[tuple[str, int, int]]]:
     """How many positions one staged copy carries, and the pinned pools that cannot hold a single one.
 
     All that the copy carries where the pool allows it: P positions (filled), a block (blocks:N), the array (allocated).
     """
     position, state = least_staged_bytes(model, workload)
+    if part is not None:
+        position, state = (1, part.position_bytes) if part.is_state else (part.position_bytes, 0)
     wanted = {"filled": workload.prompt_tokens, "allocated": model.n_layers * workload.cache_positions}.get(
         workload.kv_extent, workload.block_tokens or 1
     )

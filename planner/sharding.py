@@ -103,7 +103,7 @@ def _rows_of(rows: int, cut: Cut) -> int:
 
 
 def _axis(tensor: TensorSpec, how: How) -> int | None:
-    """The axis that is cut. Weights are [.., out, in]; experts in one tensor [E, in, out], packed ones [E, out, in..]."""
+    """The axis that is cut. Weights are [.., out, in]; experts in one tensor [E, in, out], packed [E, out, in..]."""
     name, lead = tensor.name, 1 if tensor.per_layer else 0
     by_inputs = how == "inputs"
     if name.endswith(("_blocks", "_scales")):

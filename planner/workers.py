@@ -2,11 +2,12 @@
 
 A worker serves one phase on tp x pp devices, stage by stage: device number stage * tp + rank. Layers are divided among
 stages in runs as even as can be, the first stages taking one more. Within a stage each cached unit (a KV head, a head
-of recurrent state, a latent) lies on one rank, or is copied to tp / units ranks. `planner.sharding` divides the weights.
+of recurrent state, a latent) lies on one rank, or is copied to tp / units ranks. `planner.sharding` divides weights.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -48,7 +49,7 @@ def stage_bounds(layers: int, stages: int) -> tuple[tuple[int, int], ...]:
     """[first, end) of each stage: even runs, the first layers % stages of them one longer."""
     each, more = divmod(layers, stages)
     starts = [stage * each + min(stage, more) for stage in range(stages + 1)]
-    return tuple(zip(starts, starts[1:], strict=False))
+    return tuple(itertools.pairwise(starts))
 
 
 def ranks_of(model: Model, placement: Placement, phase: str) -> tuple[Rank, ...]:

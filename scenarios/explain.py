@@ -26,6 +26,7 @@ CODES = {
     "CAPACITY_UNKNOWN": "The fleet does not state the capacity. Nothing is admitted on an unknown.",
     "PEER_ACCESS_UNKNOWN": "The fleet does not say whether peer copies go direct. Both readings are in `alternatives`.",
     "MODEL_UNKNOWN": "The model's layout is not understood, so its weights and cache are not priced.",
+    "DIVISION_UNKNOWN": "How a tensor is divided among ranks is not known, so no rank's weights are priced.",
     "SIZE_OVERFLOW": "A total passes 2^63 - 1 bytes, which no machine integer holds.",
 }
 """Every code that a reason may carry, in words."""
