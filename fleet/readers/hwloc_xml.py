@@ -14,6 +14,7 @@ from typing import Any
 from fleet.identity import MAX_INDEX
 from fleet.machine import UNKNOWN, Figure, Quantity
 from fleet.readers import Reading
+from fleet.readers.bridges import share_bridges
 from fleet.readers.building import HOST, Faults, Gpu, Pair, build_fleet, device_id
 from fleet.readers.pcie import Slot, between, rate_figure, slowest
 from fleet.readers.xml_source import Element, parse_xml, root_tag
@@ -95,6 +96,7 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     faults.stop()
     own = sum(node.get("subtype") != "GPUMemory" for node in found.numa_nodes)
     fleet, told = build_fleet(NAME, source, gpus, links.pairs(), sku=sku, numa_nodes=own or None)
+    fleet = share_bridges(fleet, {device_id(card.index): card.slot for card in found.cards}, HOST, SPEED)
     warnings = [*links.warnings, *told]
     if not all(card.names for card in found.cards):
         warnings.insert(0, "no library named some GPU: known by its PCI class and numbered in the order of the file")

@@ -14,6 +14,7 @@ from typing import Any
 from fleet.identity import MAX_INDEX
 from fleet.machine import UNKNOWN
 from fleet.readers import Reading
+from fleet.readers.bridges import share_bridges
 from fleet.readers.building import HOST, Faults, Gpu, Pair, build_fleet, device_id
 from fleet.readers.pcie import NEARNESS, Slot, between, pcie_rate, rate_figure, slowest
 from fleet.readers.xml_source import Element, parse_xml, root_tag
@@ -82,6 +83,8 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     faults.stop()
     gpus = [_gpu(card) for card in found.cards]
     fleet, told_of_fleet = build_fleet(NAME, source, gpus, links.pairs(), sku=sku)
+    slots = {device_id(card.index): card.slot for card in found.cards}
+    fleet = share_bridges(fleet, slots, HOST, SPEED)
     warnings = (*links.warnings, *_warnings(found), *told_of_fleet)
     return Reading(fleet=fleet, warnings=warnings, notes=_notes(found, links))
 
