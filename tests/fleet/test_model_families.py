@@ -7,13 +7,18 @@ transformers 5.24.0 builds from each on torch's meta device. Nothing of it needs
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fleet.checkpoints import load_model
 from fleet.errors import DescriptionError
+from fleet.model import with_mtp
+from fleet.models import kv
 from fleet.models.families import FAMILIES
 from fleet.models.layers import KINDS
 
@@ -186,3 +191,33 @@ def test_fields_that_change_a_layout_and_were_read_by_nobody_make_a_model_unknow
         model = loaded(tmp_path, COUNTS[name]["config"] | {field: 3})
         assert model.caches == ()
         assert any(field in words for words in model.unknown)
+
+
+FIELDS = sorted({field for entry in COUNTS.values() for field in entry["config"]})
+ODD = st.sampled_from(
+    (None, -1, 0, 1, 3, 10**30, 1.5, math.inf, math.nan, "x", "auto", [], {}, [1, 2], ["full_attention"], [None], True)
+)
+
+
+@given(st.sampled_from(sorted(COUNTS)), st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=3), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_change_of_any_family_gives_a_model_words_or_faults(tmp_path_factory, name, changes, is_wrapped):
+    config = COUNTS[name]["config"] | changes
+    if is_wrapped:
+        config = {"model_type": "gemma3", "text_config": config, "vision_config": {"model_type": "siglip_vision_model"}}
+    path = tmp_path_factory.getbasetemp() / "changed.json"
+    path.write_text(json.dumps(config))
+    try:
+        model = with_mtp(load_model(str(path)))
+    except DescriptionError:
+        return
+    assert model.unknown or (model.tensors and model.caches)
+    assert kv.kv_bytes(model.caches, 100, "bf16") >= 0
+    assert model.computed_weights_bytes is None or model.computed_weights_bytes > 0
+
+
+def test_infinity_and_nan_in_a_config_are_read(tmp_path):
+    config = COUNTS["nemotron_h"]["config"] | {"time_step_limit": [0.0, math.inf], "x": math.nan}
+    model = loaded(tmp_path, config)
+    assert "Infinity" in (tmp_path / "small.json").read_text()
+    assert model.parameters - 5 == COUNTS["nemotron_h"]["parameters"]
