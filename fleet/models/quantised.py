@@ -25,9 +25,8 @@ Store = Callable[[TensorSpec], list[TensorSpec]]
 class Scheme:
     """A quantisation: `key` as `Family.compared` names it, `title` for people, `store` makes a matrix's tensors.
 
-    `ignore` are patterns of modules left plain; `only_experts`: matrices outside experts are plain. `axes`:
-    the axes that a matrix must have to be stored so. `kv_dtype` is the
-    cache type that the checkpoint sets, None when it sets none.
+    `ignore` are patterns of modules left plain; `only_experts`: matrices outside experts are plain. `axes`: those
+    that a matrix must have to be stored so.
     """
 
     key: str
@@ -36,11 +35,13 @@ class Scheme:
     ignore: tuple[str, ...] = ()
     only_experts: bool = False
     axes: int | None = None
-    kv_dtype: str | None = None
 
 
-def read_scheme(config: Any, beside: Any) -> tuple[Scheme | None, list[str]]:
-    """The scheme of a `quantization_config` and of an `hf_quant_config.json` beside it; words where not understood."""
+def read_scheme(config: Any, beside: Any) -> tuple[Scheme | None, list[str], str | None]:
+    """The scheme of a `quantization_config` and of an `hf_quant_config.json` beside it; words; the cache's type.
+
+    The cache's type is None when neither sets one; it is known also where the weights are not understood.
+    """
     found: Scheme | None = None
     words: list[str] = []
     kv_dtype: str | None = None
@@ -51,9 +52,9 @@ def read_scheme(config: Any, beside: Any) -> tuple[Scheme | None, list[str]]:
         if found is not None and inner is not None and inner.key != found.key:
             words.append(f"quantization_config says {inner.title}, hf_quant_config.json says {found.title}")
         found, words = (inner, told + words) if found is None else (found, words)
-    if found is not None and kv_dtype is not None:
-        found = replace(found, kv_dtype=kv_dtype)
-    return found, words
+        if kv_dtype is None and isinstance(config, dict):
+            kv_dtype = _kv_dtype(config.get("kv_cache_scheme"))
+    return found, words, kv_dtype
 
 
 def _of_config(config: Any) -> tuple[Scheme | None, list[str]]:
@@ -70,9 +71,7 @@ def _of_config(config: Any) -> tuple[Scheme | None, list[str]]:
     ignore, words = _patterns(config)
     if words:
         return None, words
-    scheme, words = reader(config, ignore)
-    kv_dtype = _kv_dtype(config.get("kv_cache_scheme"))
-    return scheme and replace(scheme, kv_dtype=kv_dtype), words
+    return reader(config, ignore)
 
 
 def _kv_dtype(scheme: Any) -> str | None:

@@ -13,6 +13,9 @@ from fleet.models.families import FAMILIES
 from fleet.models.quantised import Scheme, misfit, read_scheme, stored
 from fleet.models.wrappers import NOT_PRICED, OF_WRAPPER, WRAPPERS, vision_rows
 
+_EXPERTS_PER_TOKEN = (
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "top_k_experts", "moe_k",
+)  # fmt: skip
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -51,7 +54,7 @@ def _model(cfg: Config, family: Family, plan: Blueprint, empty: Model, beside: A
     rope_theta, norm_eps = cfg.rope_theta(), cfg.positive("rms_norm_eps", 1e-5)
     _check_architecture(cfg, family)
     dtype = cfg.dtype()
-    scheme, scheme_words = read_scheme(
+    scheme, scheme_words, kv_dtype = read_scheme(
         cfg.outer.get("quantization_config") or cfg.document.get("quantization_config"), beside
     )
     words = [*plan.unknown, *_other_words(cfg, family)]
@@ -64,16 +67,22 @@ def _model(cfg: Config, family: Family, plan: Blueprint, empty: Model, beside: A
         dim=plan.dim, hidden_dim=plan.hidden_dim, n_layers=plan.n_layers, n_heads=plan.n_heads,
         n_kv_heads=plan.n_kv_heads, head_dim=plan.head_dim, vocab_size=plan.vocab_size, seq_len=seq_len,
         shared_classifier=plan.tied, weights_dtype=weights_dtype,
-        kv_dtype=(scheme.kv_dtype if scheme else None) or weights_dtype, rope_theta=rope_theta, norm_eps=norm_eps,
+        kv_dtype=kv_dtype or weights_dtype, rope_theta=rope_theta, norm_eps=norm_eps,
         warnings=_warnings(cfg, dtype), excludes=tuple(plan.excludes),
         layers=plan.layers if is_clear else (), mtp_layers=plan.mtp_layers if is_clear else (),
-        mtp_unknown=tuple(plan.mtp_unknown),
+        mtp_unknown=tuple(plan.mtp_unknown), experts_per_token=_experts_per_token(cfg),
     )  # fmt: skip
     if not is_clear:
         return replace(model, unknown=tuple(dict.fromkeys((*words, *scheme_words))))
     if plan.layers is None:
         words.append("the cache layout is not understood: KV is not priced")
     return _with_weights(model, cfg, family, plan, scheme, scheme_words, words)
+
+
+def _experts_per_token(cfg: Config) -> int | None:
+    """The routed experts of a token, in whichever field the family writes it; None where fields contradict."""
+    found = {cfg.number(name, least=0) or None for name in _EXPERTS_PER_TOKEN if cfg.has(name)}
+    return found.pop() if len(found) == 1 else None
 
 
 def _with_weights(

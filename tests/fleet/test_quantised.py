@@ -127,14 +127,14 @@ def test_descriptions_that_are_not_understood_leave_the_weights_unknown_and_the_
     ],
 )
 def test_a_file_beside_the_config_that_is_not_understood_is_told(beside, said):
-    scheme, words = read_scheme(None, beside)
+    scheme, words, _ = read_scheme(None, beside)
     assert scheme is None
     assert any(said in word for word in words)
 
 
 def test_two_descriptions_that_contradict_each_other_are_told():
     beside = {"quantization": {"quant_algo": "NVFP4"}}
-    _, words = read_scheme(FP8, beside)
+    _, words, _ = read_scheme(FP8, beside)
     assert "quantization_config says fp8 in tiles of 128x128, hf_quant_config.json says nvfp4" in words[0]
     assert read_scheme({"quant_method": "modelopt", "quant_algo": "NVFP4"}, beside)[1] == []
 
@@ -188,7 +188,7 @@ def test_any_pattern_ends(patterns, name):
 
 def test_excluded_matrices_stay_plain(tmp_path):
     plain = loaded(tmp_path, "llama", None)
-    scheme, words = read_scheme(FP8 | {"modules_to_not_convert": ["model.layers.*.mlp", "lm_head"]}, None)
+    scheme, words, _ = read_scheme(FP8 | {"modules_to_not_convert": ["model.layers.*.mlp", "lm_head"]}, None)
     assert words == []
     table = stored(plain.tensors, scheme)
     assert {t.dtype for t in table if ".mlp." in t.name} == {"bf16"}
@@ -214,3 +214,12 @@ def test_every_scheme_on_every_family_keeps_the_count_of_parameters(tmp_path, na
         assert model.caches
         names = [one for spec in model.tensors for one in spec.names()]
         assert len(names) == len(set(names))
+
+
+def test_a_cache_type_is_read_also_where_the_weights_are_not_understood(tmp_path):
+    scheme = {"num_bits": 8, "type": "float", "dynamic": False}
+    other = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    for kv_scheme, dtype in ((scheme, "fp8"), ("FP8", "fp8"), (None, "bf16"), ({"num_bits": 4}, "bf16"), (3, "bf16")):
+        model = loaded(tmp_path, "llama", other | {"kv_cache_scheme": kv_scheme})
+        assert (model.kv_dtype, model.weights_bytes) == (dtype, None)
+    assert loaded(tmp_path, "deepseek_v3", FP8).kv_dtype == "bf16"
