@@ -202,6 +202,7 @@ class Builder:
             label=row.label,
             parent=row.parent,
             profile=row.profile,
+            compute=_compute(row, sku),
         )
 
     def _links(self, rows: Rows, written: Sequence[LinkFile], start: Path) -> None:
@@ -263,6 +264,12 @@ def _default_memory(memories: Sequence[MemoryFile], wanted: tuple[str | None, st
 def _runtime(row: DeviceFile, sku: SkuFile | None) -> Quantity:
     runtime = row.runtime if row.runtime is not None else (sku.runtime if sku else None)
     return NO_RUNTIME if runtime is None or runtime == UNKNOWN else runtime
+
+
+def _compute(row: DeviceFile, sku: SkuFile | None) -> tuple[tuple[str, Quantity], ...]:
+    """The device's own rates, else its SKU's; a slice of a card has not the rates of the card."""
+    rates = row.compute if row.compute is not None else sku.compute if sku and row.parent is None else {}
+    return tuple((name, rate) for name, rate in sorted(rates.items()) if rate != UNKNOWN)
 
 
 def _memory(row: MemoryFile) -> Memory:

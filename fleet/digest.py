@@ -49,7 +49,8 @@ def _device(device: Device) -> list[Any]:
     memories = [_memory(memory) for memory in sorted(device.memories, key=lambda m: m.name)]
     place = [device.id, device.kind, device.index, device.topology_id, device.host, device.sku]
     row = [*place, device.uuid, device.pci, device.numa, memories, device.default_memory, _quantity(device.runtime)]
-    return row + _more(parent=device.parent, profile=device.profile)
+    rates = {name: _quantity(rate) for name, rate in device.compute} or None
+    return row + _more(parent=device.parent, profile=device.profile, compute=rates)
 
 
 def _memory(memory: Memory) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from fleet.build import NO_RUNTIME
 from fleet.identity import index_in_id, kind_in_id
 from fleet.machine import UNKNOWN, Device, Figure, Fleet, Host, Link, Memory, Quantity
-from fleet.units import format_rate, format_seconds, format_utilization, write_bytes
+from fleet.units import format_flops, format_rate, format_seconds, format_utilization, write_bytes
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./](?:[A-Za-z0-9_./@+()=%'\x20-]|:(?=[A-Za-z0-9_./-]))*", re.ASCII)
 _WORDS = frozenset({"null", "Null", "NULL"})
@@ -24,6 +24,7 @@ _FORMS: dict[str, Callable[[int], str]] = {
     "pinned_pool": write_bytes,
     "bandwidth": format_rate,
     "latency": format_seconds,
+    "compute": format_flops,
 }
 
 Row = dict[str, Any]
@@ -64,7 +65,7 @@ def _skus(fleet: Fleet) -> dict[str, Row]:
     for device in fleet.devices:
         if device.sku is not None and device.sku not in skus:
             row = {"kind": device.kind, **_stated(device, "arch"), "memories": _memories(device)}
-            skus[device.sku] = row | {"default_memory": device.default_memory} | _runtime(device)
+            skus[device.sku] = row | {"default_memory": device.default_memory} | _runtime(device) | _compute(device)
     return skus
 
 
@@ -84,6 +85,10 @@ def _runtime(device: Device) -> Row:
     return {} if device.runtime in (NO_RUNTIME, UNKNOWN) else _figures(runtime=device.runtime)
 
 
+def _compute(device: Device) -> Row:
+    return {"compute": {name: figure_row("compute", rate) for name, rate in device.compute}} if device.compute else {}
+
+
 def _host(host: Host) -> Row:
     return {"id": host.id, **_stated(host, "label", "numa_nodes"), **_figures(pinned_pool=host.pinned_pool)}
 
@@ -91,14 +96,16 @@ def _host(host: Host) -> Row:
 def _device(device: Device, skus: dict[str, Row], one_host: bool) -> Row:
     row: Row = {"id": device.id}
     own: Row = {"kind": device.kind, **_stated(device, "arch"), "memories": _memories(device)}
-    own |= {"default_memory": device.default_memory} | _runtime(device)
+    own |= {"default_memory": device.default_memory} | _runtime(device) | _compute(device)
     if device.sku is not None:
         shared = skus[device.sku]
         row["sku"] = device.sku
-        missing = {"runtime": "unknown"} if "runtime" in shared and "runtime" not in own else {}
+        missing: Row = {"runtime": "unknown"} if "runtime" in shared and "runtime" not in own else {}
+        if "compute" in shared and "compute" not in own and device.parent is None:
+            missing["compute"] = {}
         own = {name: value for name, value in own.items() if shared.get(name) != value} | missing
         if device.parent is not None:
-            own["memories"] = _memories(device)  # a slice states its share
+            own |= {"memories": _memories(device)} | _compute(device)  # a slice states its share
     elif kind_in_id(device.id) == device.kind:
         del own["kind"]
     row |= own

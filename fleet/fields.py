@@ -17,7 +17,7 @@ from pydantic_core.core_schema import ValidationInfo
 from fleet import figures
 from fleet.identity import ID_PATTERN
 from fleet.machine import Quantity
-from fleet.units import PS_PER_SECOND, UnitError, parse_bytes, parse_rate, parse_seconds, parse_utilization
+from fleet.units import PS_PER_SECOND, UnitError, parse_bytes, parse_flops, parse_rate, parse_seconds, parse_utilization
 from fleet.yaml_source import nearest, printable
 
 MAX_LATENCY = 1000 * PS_PER_SECOND
@@ -105,6 +105,10 @@ def _rate(value: Any, info: ValidationInfo) -> Quantity:
     return _quantity(value, info, _above_zero(lambda text: parse_rate(text, network=network)))
 
 
+def _flops(value: Any, info: ValidationInfo) -> Quantity:
+    return _quantity(value, info, _above_zero(parse_flops))
+
+
 def _time(value: Any, info: ValidationInfo) -> Quantity:
     return _quantity(value, info, _below_the_bound)
 
@@ -151,6 +155,12 @@ Managed = Annotated[Literal["explicit", "cached"], one_of("explicit", "cached")]
 Size = Annotated[Quantity, PlainValidator(_size), WithJsonSchema(figures.figure_json_schema("80 GiB"))]
 SizeOrNone = Annotated[Quantity, PlainValidator(_size_or_none), WithJsonSchema(figures.figure_json_schema("1 GiB"))]
 Rate = Annotated[Quantity, PlainValidator(_rate), WithJsonSchema(figures.figure_json_schema("450 GB/s"))]
+Flops = Annotated[Quantity, PlainValidator(_flops), WithJsonSchema(figures.figure_json_schema("989 TFLOP/s"))]
+Number = Annotated[
+    Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"],
+    one_of("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"),
+]
+"""The types of numbers for which a fleet file states rates of multiplication."""
 Time = Annotated[Quantity, PlainValidator(_time), WithJsonSchema(figures.figure_json_schema("9.79 us"))]
 Amount = Annotated[int, PlainValidator(_bytes), WithJsonSchema({"type": "string", "examples": ["1 GiB"]})]
 Share = Annotated[

@@ -16,13 +16,15 @@ Duplex = Literal["independent", "shared"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One number and where it came from. `value` is bytes, bytes per second, or picoseconds."""
+    """One number and where it came from. `value` is bytes, bytes per second, operations per second, or picoseconds."""
 
     value: int
     provenance: Provenance
     source: str
     verified: bool = True
     note: str | None = None
+    error: Fraction | None = None
+    """The relative error stated of a measured figure, None where nobody states one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,11 +92,17 @@ class Device:
     label: str | None = None
     parent: str | None = None
     profile: str | None = None
+    compute: tuple[tuple[str, Quantity], ...] = ()
+    """Dense operations (multiplications and additions) per second by type of number, sorted by type."""
 
     @property
     def memory(self) -> Memory:
         """The default memory."""
         return next(m for m in self.memories if m.name == self.default_memory)
+
+    def flops(self, number: str) -> Quantity:
+        """Dense operations per second with numbers of this type (`fp32`, `bf16`, ...); UNKNOWN where nobody says."""
+        return next((rate for name, rate in self.compute if name == number), UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

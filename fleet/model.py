@@ -97,8 +97,8 @@ class Model:
     `tensors` is empty when the weights are not understood; `weights_compared` False: computed, but compared with no
     published total of this family and type. `counted_parameters`: known though the packing is not; 0: not known.
     `quantisation` names the scheme of quantised weights; `excludes` what the table leaves out. `read`: what weight
-    files say, where there are any; `tensors` then has their bytes. `experts_per_token`: routed experts that a token goes
-    through in a layer that has any; None: none, or not known. `mtp_layers`, `mtp_tensors`: the layers of
+    files say, where there are any; `tensors` then has their bytes. `experts_per_token`: routed
+    experts that a token goes through in a layer that has any; None: none, or not known. `mtp_layers`, `mtp_tensors`: the layers of
     multi-token prediction, counted by `with_mtp` only.
     """
 

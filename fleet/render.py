@@ -100,6 +100,7 @@ def _device(device: Device) -> dict[str, Any]:
         "memories": [_memory(memory) for memory in device.memories],
         "default_memory": device.default_memory,
         **_stated(device, "arch", "label", "parent", "profile"),
+        **({"compute": {n: _figures(flops_per_s=rate) for n, rate in device.compute}} if device.compute else {}),
         **_figures(runtime_bytes=device.runtime),
     }
 
@@ -212,6 +213,14 @@ def _native_device(row: dict[str, Any]) -> dict[str, Any]:
     if "kind" not in row and isinstance(row.get("id"), str):
         native["kind"] = kind_in_id(row["id"]) or "gpu"
     native["memories"] = _each(row.get("memories"), _native_memory)
+    rates = row.get("compute")
+    if isinstance(rates, dict):
+        native["compute"] = {
+            name: _native_figure(rate, "flops_per_s") if isinstance(rate, dict) else rate
+            for name, rate in rates.items()
+        }
+    elif rates is not None:
+        native["compute"] = rates
     return native | _native_figures(row, "runtime")
 
 
@@ -258,4 +267,6 @@ def _written(number: str, field: str) -> str:
             return f"{parse_plain_seconds(number)} ps"
         except UnitError:
             return f"{number} s"
+    if field == "flops_per_s":
+        return f"{number} FLOP/s"
     return f"{number} B/s" if field.endswith("_per_s") else f"{number} B"

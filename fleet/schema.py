@@ -16,10 +16,12 @@ from fleet.fields import (
     Each,
     End,
     Flag,
+    Flops,
     Id,
     Kind,
     LinkKind,
     Managed,
+    Number,
     PeerAccess,
     Prose,
     Rate,
@@ -79,7 +81,10 @@ class PortFile(FilePart):
 
 
 class SkuFile(FilePart):
-    """What every device of one kind has in common. `extends` names a SKU of the catalog to begin with."""
+    """What every device of one kind has in common. `extends` names a SKU of the catalog to begin with.
+
+    `compute`: dense multiplications and additions a second, by the type of the numbers.
+    """
 
     extends: Id | None = None
     kind: Kind | None = None
@@ -89,6 +94,7 @@ class SkuFile(FilePart):
     default_memory: Id | None = None
     runtime: SizeOrNone | None = None
     ports: dict[LinkKind, PortFile] = Field(default_factory=dict)
+    compute: dict[Number, Flops] = Field(default_factory=dict)
 
 
 class DeviceFile(FilePart):
@@ -105,6 +111,7 @@ class DeviceFile(FilePart):
     memories: tuple[MemoryFile, ...] | None = None
     default_memory: Id | None = None
     runtime: SizeOrNone | None = None
+    compute: dict[Number, Flops] | None = None
     uuid: Prose | None = None
     pci: Prose | None = None
     numa: Whole | None = None

@@ -23,6 +23,7 @@ GIB = _IEC["GiB"]
 _BYTES = {"B": 1} | _SI | _IEC
 _RATES = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
 _BIT_RATES = {"Gb/s": 10**9, "Gbit/s": 10**9}
+_FLOPS = {"FLOP/s": 1} | {f"{prefix}FLOP/s": 1000**power for power, prefix in enumerate("KMGTP", start=1)}
 _SECONDS = {"s": 10**12, "ms": 10**9, "us": 10**6, "\u00b5s": 10**6, "\u03bcs": 10**6, "ns": 10**3, "ps": 1}
 _MAX_TEXT = 80
 _TEXT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ ]*(.*)", re.ASCII)
@@ -45,6 +46,11 @@ def parse_rate(text: str, *, network: bool = False) -> int:
     if bits and not network:
         raise UnitError(f"{_quoted(text)} counts bits, which only a link of kind net may; write bytes, e.g. 50 GB/s")
     return _scaled(text, _BIT_RATES if bits else _RATES, "400 Gb/s" if bits else "450 GB/s", 8 if bits else 1)
+
+
+def parse_flops(text: str) -> int:
+    """Floating-point operations per second of `989 TFLOP/s`. Raises UnitError; the result lies in 0..MAX_FIGURE."""
+    return _scaled(text, _FLOPS, "989 TFLOP/s", 1)
 
 
 def parse_seconds(text: str) -> int:
@@ -91,7 +97,10 @@ def _scaled(text: str, units: dict[str, int], example: str, divisor: int) -> int
     scale = divisor * 10 ** len(decimals)
     value, rest = divmod(int(whole + decimals) * units[unit], scale)
     if rest:
-        smallest = {"B": "bytes", "B/s": "bytes per second", "s": "picoseconds", "Gb/s": "bytes per second"}
+        smallest = {
+            "B": "bytes", "B/s": "bytes per second", "FLOP/s": "operations per second", "s": "picoseconds",
+            "Gb/s": "bytes per second",
+        }  # fmt: skip
         raise UnitError(f"{_quoted(text)} is not a whole number of {smallest[next(iter(units))]}")
     return _bounded(value, text)
 
@@ -176,6 +185,14 @@ def format_rate(value: int | None, *, digits: int | None = None) -> str:
     if value >= 10**12:
         units = units[2:]  # rates between devices are compared in GB/s, also above one TB/s
     return _with_unit(value, units, digits)
+
+
+def format_flops(value: int | None, *, digits: int | None = None) -> str:
+    """`989 TFLOP/s`. Exact, and read back by `parse_flops`, unless `digits` significant digits are asked for."""
+    if value is None:
+        return "unknown"
+    powers = [(f"{prefix}FLOP/s", 3 * power) for power, prefix in enumerate("KMGTP", start=1)]
+    return _with_unit(value, [*reversed(powers), ("FLOP/s", 0)], digits)
 
 
 def format_seconds(picoseconds: int | None, *, digits: int | None = None) -> str:

@@ -135,6 +135,7 @@ def _devices(card: Card) -> list[Device]:
         arch=None if sku is None else sku.arch,
         label=card.name,
         capacity_field=f"devices.{card.id}.memories[0].capacity",
+        compute=() if sku is None else sku.compute,
     )
     rows = card.slices or ()
     if _too_much(card):

@@ -162,6 +162,7 @@ def _device(gpu: Gpu, card: Sku | None, source: str) -> Device:
         arch=None if card is None else card.arch,
         where=f"{source}:{gpu.line}",
         capacity_field="--sku" if card is None else f"skus.{card.name}.memories[0].capacity",
+        compute=() if card is None else card.compute,
     )
 
 

@@ -36,6 +36,8 @@ class Sku:
     latencies: dict[str, Quantity]
     label: str | None = None
     lane_counts: dict[str, int] = field(default_factory=dict)
+    compute: tuple[tuple[str, Quantity], ...] = ()
+    """Operations per second by type of number, as `Device.compute`."""
 
 
 def find_sku(name: str) -> Sku:
@@ -84,6 +86,7 @@ def _sku(name: str) -> Sku:
         label=row.label,
         lane_counts={kind: port.count for kind, port in ports.items()},
         latencies={kind: _spec(port.latency) for kind, port in ports.items()},
+        compute=tuple((name, _spec(rate)) for name, rate in sorted(row.compute.items())),
     )
 
 
