@@ -96,11 +96,12 @@ class Executor:
         check_pace(orders, self.path, fast, threads)
         self._fast, self._threads = fast, threads
         self._pace = (True if fast else None, None if threads == 1 else threads)
-        if self.path == "fused":
+        processor = not hasattr(backend_class, "compiled_path")  # else a backend compiles for its own devices
+        if self.path == "fused" and processor:
             from executor.packed.ready import make_ready
 
             make_ready(*self._pace, None if orders.workload.layout == LAYOUT else True, tell)
-        elif orders.workload.attention == "host" or backend_class.runs_fused:  # the processor computes
+        elif orders.workload.attention == "host" or (backend_class.runs_fused and processor):
             from executor.ready import kernel_calls, make_calls_ready
 
             work = orders.workload
@@ -222,7 +223,8 @@ class Executor:
             from executor.fused_path import FusedPath
 
             step_at = 0 if self._guard is None else self._guard.step_address()
-            self.hands.fused = FusedPath(self.machine, self.ledger, step_at, self._pace)
+            make: Any = getattr(self.machine.backend, "compiled_path", FusedPath)
+            self.hands.fused = make(self.machine, self.ledger, step_at, self._pace)
         if self.machine.sampler is not None:
             self.machine.sampler.restart()
         self.hands.prepare()

@@ -16,7 +16,7 @@ from executor.facts import StrayReport, run_document
 from executor.hands import Hands
 from executor.isolate import run_isolated
 from executor.run import LOSSES
-from fleet.errors import BackendError, InconclusiveError
+from fleet.errors import BackendError, DescriptionError, InconclusiveError
 from fleet.placement import Placement
 from planner.orders import Step
 from scenarios.case import Proof
@@ -65,6 +65,7 @@ def prove(
     plan = make_plan(prepared)
     if plan["verdict"] != "admitted":
         return {}, plan
+    path = _path_of(backend, path)
     tell = progress or (lambda what, done, parts: None)
     parts = len(SABOTAGES) + 3
     tell("split", 0, parts)
@@ -88,6 +89,18 @@ def prove(
                 matrix.append(_try(sabotage, bench, clean, oracle, material, applicable))
     tell("done", parts, parts)
     return _proof(bench, clean, oracle, matrix), plan
+
+
+def _path_of(backend: str, asked: str | None) -> str | None:
+    """Sabotages of memory that no program can address are made operation by operation. DescriptionError for another
+    path that was asked for.
+    """
+    if backend in LOCKABLE_BACKENDS or asked == "dispatch":
+        return asked
+    if asked is not None:
+        told = f"a proof on backend {backend} runs operation by operation; leave --path out"
+        raise DescriptionError.at("run", "path", told)
+    return "dispatch"
 
 
 def _proof(bench: Bench, clean: Made, oracle: Document, matrix: list[Document]) -> Document:

@@ -26,8 +26,11 @@ from executor.cuda.lane import SCRATCH_BYTES, Handle, Lane
 from executor.cuda.witness import DriverSight, Tags, sort_copies
 from executor.device import Buffer, DeviceSpec, HostSpec
 from executor.events import Label, Listener
+from executor.ledger import Ledger
+from executor.machine import Machine
 from executor.ops import op_spec
 from executor.processor import processor_entry
+from executor.stretch import Span, Stretch, Walked
 from fleet.errors import BackendError, DeviceMismatchError, InconclusiveError, KvWaybillError
 
 make_driver: Callable[[], Driver] = cupy_driver.make_driver
@@ -42,6 +45,7 @@ class Backend(abi.Backend):
 
     name: ClassVar[str] = "cupy"
     native_kinds: ClassVar[frozenset[str]] = frozenset({"gpu", "cpu"})
+    runs_fused: ClassVar[bool] = True
     emulate: ClassVar[bool] = False
 
     def __init__(
@@ -102,6 +106,10 @@ class Backend(abi.Backend):
                 for ordinal, count in lane.log
             ],
         }
+
+    def compiled_path(self, machine: Machine, ledger: Ledger, step_at: int, pace: tuple[Any, Any]) -> CompiledPath:
+        """A request's compiled calls: graphs on cards, `executor.fused_path` on processors."""
+        return CompiledPath(self, machine, ledger, step_at, pace)
 
     # The driver's witness
 
@@ -358,6 +366,34 @@ class Backend(abi.Backend):
                     arenas[name].close()
                 lane.close()
         self._lanes.clear()
+
+
+class CompiledPath:
+    """Each phase's compiled calls where the phase runs."""
+
+    def __init__(self, backend: Backend, machine: Machine, ledger: Ledger, step_at: int, pace: tuple[Any, Any]) -> None:
+        self._backend, self._machine, self._ledger = backend, machine, ledger
+        self._processor = (step_at, pace)
+        self._known: dict[str, Any] = {}
+
+    def run(self, stretch: Stretch, address: Callable[[str], int], places: Sequence[Span]) -> Walked:
+        """See `executor.fused_path.FusedPath.run`."""
+        device = self._machine.device_of(stretch.phase)
+        if stretch.phase not in self._known:
+            self._known[stretch.phase] = self._path(device)
+        walked: Walked = self._known[stretch.phase].run(stretch, address, places)
+        return walked
+
+    def _path(self, device: str) -> Any:
+        backend = self._backend
+        handle = backend.handle(device)
+        if isinstance(handle, Handle):
+            from executor.cuda.graphs import GraphPath
+
+            return GraphPath(self._machine, self._ledger, handle.lane, handle, backend.tags)
+        from executor.fused_path import FusedPath
+
+        return FusedPath(self._machine, self._ledger, *self._processor)
 
 
 def probe() -> list[str] | str:

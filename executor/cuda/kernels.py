@@ -26,6 +26,7 @@ PARAMETERS: dict[str, str] = {
     "swiglu": "ppq",
     "argmax": "ppppii",
     "rope_table": "ppiii",
+    "advance": "p",
     "decode_qkv": "pppppppppppiii",
     "decode_add": "pppii",
     "decode_ffn": "pppppii",

@@ -264,6 +264,9 @@ extern "C" __global__ void argmax(int* out, const float* logits, unsigned* bits,
     if (pos) { bits[pos[0] - pos0] = __float_as_uint(logits[at]); pos[0] += 1; }
 }
 
+/* The end of a step that computes no logits. */
+extern "C" __global__ void advance(int* pos) { pos[0] += 1; }
+
 extern "C" __global__ void rope_table(float* cos, float* sin, int positions, int half, int head_dim) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= positions * half) return;

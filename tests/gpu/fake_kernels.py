@@ -76,6 +76,10 @@ def argmax(grid: Any, out: int, logits: int, bits: int, pos: int, pos0: int, n: 
         at[0] += 1
 
 
+def advance(grid: Any, pos: int) -> None:
+    i32(pos)[0] += 1
+
+
 def rope_table(grid: Any, cos: int, sin: int, positions: int, half: int, head_dim: int) -> None:
     cpu.rope_table(f32(cos, positions, half), f32(sin, positions, half), head_dim)
 
@@ -120,7 +124,7 @@ def decode_logits(grid: Any, logits: int, x: int, gain: int, w: int, d: int, n: 
 KERNELS: dict[str, Callable[..., None]] = {
     f.__name__: f
     for f in (
-        embed, rmsnorm, matvec, matmul, rope, attention, add, swiglu, argmax, rope_table, decode_qkv, decode_add,
-        decode_ffn, decode_logits,
+        embed, rmsnorm, matvec, matmul, rope, attention, add, swiglu, argmax, advance, rope_table, decode_qkv,
+        decode_add, decode_ffn, decode_logits,
     )
 }  # fmt: skip

@@ -18,12 +18,14 @@ TO_CPU, FROM_CPU = ("gpu:0", "cpu:0"), ("cpu:0", "gpu:0")
 DECODED = decoding() if GOLDEN.is_dir() else []
 
 
-def replay(number: int, devices: tuple[str, str], attention: str, access: str = "direct") -> dict[str, Any]:
+def replay(
+    number: int, devices: tuple[str, str], attention: str, access: str = "direct", path: Any = "dispatch"
+) -> dict[str, Any]:
     """A golden run on the card; its ids, rows and witnesses are checked here."""
     run = golden()[number]
     request: dict[str, Any] = {"devices": devices, "steps": run["n_arg"], "attention": attention}
     admission = admitted(stories().model, tuple(run["prompt_tokens"]), peer_access=access, granule=2 << 20, **request)
-    facts = run_once(make_orders(admission), stories(), backend=backend(devices), path="dispatch")
+    facts = run_once(make_orders(admission), stories(), backend=backend(devices), path=path)
     assert list(facts.tokens) == run["token_ids"]
     assert facts.stopped == ("bos" if run["stopped_on_bos"] else "steps")
     document = run_document(facts)
@@ -43,10 +45,15 @@ def test_a_golden_run_on_one_card(number: int) -> None:
     replay(number, ORACLE, "device")
 
 
+@pytest.mark.parametrize("number", range(RUNS))
+def test_a_golden_run_by_captured_graphs(number: int) -> None:
+    replay(number, ORACLE, "device", path="fused")
+
+
 @pytest.mark.parametrize("number", DECODED)
 @pytest.mark.parametrize("devices", [SPLIT, BACK], ids=lambda d: f"{d[0]} {d[1]}")
 def test_a_golden_run_split_over_two_cards(number: int, devices: tuple[str, str]) -> None:
-    replay(number, devices, "device")
+    replay(number, devices, "device", path="fused")
 
 
 @pytest.mark.parametrize("number", DECODED[::4])

@@ -13,6 +13,7 @@ from executor.device import Backend, Buffer
 from executor.events import Label
 from executor.facts import RunFacts, run_document
 from executor.hands import Hands, Piece
+from executor.instance import Phase
 from executor.run import Executor
 from fleet.errors import BackendError, DeviceMismatchError, InconclusiveError
 from planner.plan import make_orders, prediction_document
@@ -22,7 +23,7 @@ from tests.gpu.fake import on
 from tests.gpu.fake_driver import FakeDriver, FakeTrace
 
 TO_CPU, FROM_CPU = ("gpu:0", "cpu:0"), ("cpu:0", "gpu:1")
-PATHS = ["dispatch"]
+PATHS = ["dispatch", "fused"]
 LOOKED_AT = ("stage", "handoff")
 
 
@@ -223,8 +224,17 @@ def test_a_kernel_is_never_handed_the_memory_of_another_card(cuda: type[Backend]
                 operands = (operands[0], cache, *operands[2:])
             super().dispatch(device, op, out, *operands, label=label, **scalars)
 
+    orders = make_orders(admitted(embedded().model, steps=20))
     with pytest.raises(DeviceMismatchError, match="attention on gpu:1"):
-        run_once(make_orders(admitted(embedded().model, steps=20)), embedded(), backend=cuda, hands=Mixed())
+        run_once(orders, embedded(), backend=cuda, hands=Mixed(), path="dispatch")
+
+    class Astray(Hands):
+        def address(self, phase: Phase, name: str) -> int:
+            there = "gpu:0" if name == "weights/wq" else self.machine.device_of(phase)
+            return self.machine.buffer(there, name).address
+
+    with pytest.raises(DeviceMismatchError, match="weights/wq lies on device 0, the work is on 1"):
+        run_once(orders, embedded(), backend=cuda, hands=Astray(), path="fused")
 
 
 def test_requests_one_after_the_other_are_alike(cuda: type[Backend], driver: FakeDriver) -> None:
@@ -233,3 +243,15 @@ def test_requests_one_after_the_other_are_alike(cuda: type[Backend], driver: Fak
     assert (first.tokens, first.logits_top1_bits) == (second.tokens, second.logits_top1_bits)
     assert first.driver_seen == second.driver_seen
     assert driver.held == 0
+
+
+def test_prefill_in_chunks_and_drawn_ids_go_the_compiled_way_too(cuda: type[Backend]) -> None:
+    for request in ({"prefill_chunk": 5}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}):
+        admission = admitted(embedded().model, steps=24, **request)
+        orders = make_orders(admission)
+        mine = run_once(orders, embedded(), backend=cuda, path="fused")
+        other = run_once(orders, embedded())
+        assert mine.tokens == other.tokens
+        assert mine.logits_top1_bits == other.logits_top1_bits
+        chunk = request.get("prefill_chunk", 1)
+        assert rows(run_document(mine), chunk) == rows(run_document(other), chunk)
