@@ -26,6 +26,7 @@ from planner.predict import Prediction
 from planner.route import with_unknown_edges
 from planner.rows import Edge, Leg, Row
 from planner.shared_memory import shared_memories
+from planner.workers_json import not_run_words, part_document, workers_document
 
 SCHEMA = "kvwaybill/plan/1"
 
@@ -117,14 +118,20 @@ def _unit(extent: str, prompt: int, positions: int) -> tuple[CopyUnit, int | Non
 def plan_document(
     admission: Admission, inputs: dict[str, Any], alternatives: list[dict[str, Any]], limits: list[str]
 ) -> dict[str, Any]:
-    """The contract's **plan**, without its `id`. Orders only where admitted: nothing else can be run."""
+    """The contract's **plan**, without its `id`. Orders only where admitted; `not_run` tells why there are none
+    though it may be admitted.
+    """
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "verdict": admission.verdict,
         "inputs": inputs,
         "placement": {"prefill": admission.ask.placement.prefill, "decode": admission.ask.placement.decode},
-        "orders": orders_to_document(make_orders(admission)) if admission.verdict == "admitted" else None,
+        "orders": None,
     }
+    if not_run := not_run_words(admission):
+        document["not_run"] = not_run
+    elif admission.verdict == "admitted":
+        document["orders"] = orders_to_document(make_orders(admission))
     if admission.prediction is not None:
         document |= prediction_document(admission)
     document["alternatives"] = alternatives + [
@@ -146,6 +153,7 @@ def prediction_document(admission: Admission) -> dict[str, Any]:
         rows = with_unknown_edges(rows, direct.routed, staged.routed)
         edges = _edges_of_readings(direct, staged)
     return {
+        **workers_document(admission),
         "memory": [memory_document(admission, f) for f in prediction.footprints],
         **_carried(rows, edges),
         **({"contention": shared} if (shared := contention_document(rows)) else {}),
@@ -215,6 +223,8 @@ def row_document(row: Row) -> dict[str, Any]:
         "legs": None if row.legs is None else [_leg_document(leg) for leg in row.legs],
         "payload_bytes": row.payload_bytes, "bytes": row.bytes, "copies": row.copies, "seconds": _seconds(row.seconds),
     }  # fmt: skip
+    if row.part is not None:
+        document["part"] = part_document(row)
     if row.per_pass is not None:
         document["per_pass"] = {"bytes": row.per_pass[0], "copies": row.per_pass[1]}
     return document | _bound([row])

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from fleet.machine import Fleet
 from fleet.model import Model
-from fleet.placement import PHASES, Placement
+from fleet.placement import Placement
 from fleet.workload import Workload
 from planner.footprint import ArenaFootprint, arenas, footprint
 from planner.machine import machine_graph
@@ -69,16 +69,15 @@ def predict(
 def _dispatches(model: Model, workload: Workload, placement: Placement) -> tuple[int, int] | None:
     """7L a forward call, +1 where logits are computed: each pass in host mode, the last prefill one in device mode.
 
-    Each rank of a stage makes the steps of its layers. None for a model whose layers have other matrices than the
-    seven: nobody counted its steps.
+    None for a model whose layers have other matrices than the seven, and for workers of several ranks: nobody counted
+    their steps.
     """
-    prefill, decode = (placement.tensor_parallel(phase) for phase in PHASES)
     per_call = dispatches_per_pass(model)
-    if per_call is None:
+    if per_call is None or placement.is_split:
         return None
     prompt_passes, decode_passes = workload.prefill_passes, workload.decode_passes
     if workload.attention == "host":
         return prompt_passes * (per_call + 1), decode_passes * (per_call + 1)
     calls = -(-prompt_passes // workload.prefill_chunk)
     logits = 1 if workload.passes >= workload.prompt_tokens else 0
-    return (calls * per_call + logits) * prefill, decode_passes * (per_call + 1) * decode
+    return calls * per_call + logits, decode_passes * (per_call + 1)

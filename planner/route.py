@@ -113,6 +113,7 @@ def _row(transfer: Transfer, kind: str, legs: tuple[Leg, ...] | None) -> Row:
     return Row(
         phase=transfer.phase, tensor=transfer.tensor, src=transfer.src, dst=transfer.dst, kind=kind, legs=legs,
         payload_bytes=transfer.payload, bytes=transfer.bytes, copies=transfer.copies, per_pass=transfer.per_pass,
+        part=transfer.part,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fleet.machine import Link
+from planner.caches import CachePart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,8 @@ class Row:
     """One line of the waybill, end to end; `bytes` is one traversal.
 
     `legs` is None when nobody knows which physical way the copy takes (peer access unknown).
-    `per_pass` is (bytes, copies) of one forward pass where every pass moves the same.
+    `per_pass` is (bytes, copies) of one forward pass where every pass moves the same. `part` is what a handoff carries
+    of the cache, where that is not a part of it whole.
     """
 
     phase: str
@@ -57,6 +59,7 @@ class Row:
     copies: int
     legs: tuple[Leg, ...] | None
     per_pass: tuple[int, int] | None = None
+    part: CachePart | None = None
 
     @property
     def seconds(self) -> Fraction | None:

@@ -39,6 +39,8 @@ def check_workers(model: Model, placement: Placement, attention: str, layout: st
         faults.append(("attention", "host is priced for single devices; use device"))
     if layout != "plain":
         faults.append(("layout", f"{layout} is of single devices; use plain"))
+    if len(faults) == 2 and faults[0][1] == faults[1][1]:
+        faults = [(faults[0][0].removeprefix("prefill_"), faults[0][1])]  # both phases alike: told once
     if faults:
         raise DescriptionError([Fault(source=source, field=field, message=words) for field, words in faults])
 

@@ -15,6 +15,7 @@ from fleet.units import UnitError, parse_utilization
 from scenarios.derivation import Derivation, Document
 from scenarios.explain_times import explain_times
 from scenarios.shapes import shown
+from scenarios.words import mapping
 
 CODES = {
     "EXCEEDS_CAPACITY": "A device's total is larger than its memory. No budget helps; hold less or take another.",
@@ -56,7 +57,7 @@ def _memory(plan: Document) -> list[Derivation]:
     out: list[Derivation] = []
     for entry in plan.get("memory") or []:
         buffers = _buffers(plan, entry["device"])
-        out += _lines(entry, buffers)
+        out += _lines(plan, entry, buffers)
         out += _padding(plan, entry, buffers)
         out += _totals(plan, entry)
     return out
@@ -74,7 +75,7 @@ _LINES = {
 }  # fmt: skip
 
 
-def _lines(entry: Document, buffers: list[Document] | None) -> list[Derivation]:
+def _lines(plan: Document, entry: Document, buffers: list[Document] | None) -> list[Derivation]:
     out = []
     for line, nbytes in entry["resident"].items():
         about = frozenset((entry["device"], line))
@@ -86,8 +87,7 @@ def _lines(entry: Document, buffers: list[Document] | None) -> list[Derivation]:
             out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, about=about))
             continue
         if buffers is None:
-            terms = ("its buffers are listed in admitted plans only",)
-            out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, about=about))
+            out.append(_without_buffers(plan, entry["device"], line, nbytes))
             continue
         mine = [b for b in buffers if _LINES.get(b["name"].split("/")[0]) == line]
         terms = _sum_terms(mine) or ("nothing of this kind",)
@@ -95,6 +95,24 @@ def _lines(entry: Document, buffers: list[Document] | None) -> list[Derivation]:
         if mine or nbytes or not follows:
             out.append(Derivation(subject=subject, terms=terms, bytes=nbytes, follows=follows, about=about))
     return out
+
+
+def _without_buffers(plan: Document, device: str, line: str, nbytes: int | None) -> Derivation:
+    """A line of a plan without orders; the weights of a rank are told by the workers."""
+    subject, about = f"{device} {line}", frozenset((device, line))
+    rank = _rank_of(plan, device)
+    if rank is None or line != "weights":
+        terms: tuple[str, ...] = ("its buffers are listed only in plans that have orders",)
+        return Derivation(subject=subject, terms=terms, bytes=nbytes, about=about)
+    work, model = (mapping((plan.get("inputs") or {}).get(name)) for name in ("workload", "model"))
+    layers = rank["layers"]
+    terms = (
+        f"stage {rank['stage']}, rank {rank['rank']}: its part of layers {layers['first']} to {layers['end'] - 1},"
+        " split or whole by the rules of docs/workers.md",
+    )
+    same = work.get("weights_dtype") == model.get("weights_dtype")
+    follows = not same or nbytes == rank["weights_bytes"]
+    return Derivation(subject=subject, terms=terms, bytes=nbytes, follows=follows, about=about)
 
 
 def _padding(plan: Document, entry: Document, buffers: list[Document] | None) -> list[Derivation]:
@@ -331,9 +349,15 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
     times = f" x batch {batch}" if batch > 1 else ""
     passes = plan["passes"].get(phase, 0)
     if tensor == "weights":
+        if of_rank := _rank_of(plan, row["dst"]):
+            place = f"stage {of_rank['stage']}, rank {of_rank['rank']}"
+            words = f"the parts of {_told(row['copies'])} tensors that {place} holds, one copy each"
+            return words, of_rank["weights_bytes"] if work["weights_dtype"] == model.get("weights_dtype") else None
         weights = [b for b in _buffers(plan, row["dst"]) or () if b["name"].startswith("weights/")]
         words = f"the {_told(row['copies'])} tensors that attention: {work['attention']} reads there, one copy each"
         return words, sum(_nbytes(b) for b in weights) if weights else None
+    if isinstance(row.get("part"), dict):
+        return _slice_formula(row, row["part"], work, times)
     if tensor in ("k", "v"):
         return _kv_formula(model, work, times)
     if phase == "handoff":
@@ -354,6 +378,23 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
         f" (operands of 7 x {model['n_layers']} projections and the classifier, 4 B an element)",
         None if nbytes is None else passes * nbytes,
     )
+
+
+def _rank_of(plan: Document, device: str) -> Document | None:
+    """What the plan says of the rank on a device; None for plans of single devices."""
+    workers = plan.get("workers") or {}
+    ranks = (rank for phase in ("prefill", "decode") for rank in (workers.get(phase) or {}).get("ranks", ()))
+    return next((rank for rank in ranks if rank["device"] == device), None)
+
+
+def _slice_formula(row: Document, part: Document, work: Document, times: str) -> tuple[str, int | None]:
+    """What one rank hands to another, of one part of the cache."""
+    element = DTYPE_BYTES.get(part["dtype"], 0)
+    one = part["layers"] * part["elements"] * element * work["batch"]
+    tokens, rest = divmod(row["bytes"] or 0, one) if one else (0, 1)
+    held = "a state" if part["is_state"] else f"{tokens:,} positions (kv_extent {work['kv_extent']})"
+    formula = f"{part['layers']} layers x {held} x {part['elements']:,} elements x {element} B{times}"
+    return formula, None if rest else one * tokens
 
 
 def _part_formula(plan: Document, row: Document, work: Document) -> tuple[str, int | None]:

@@ -55,6 +55,12 @@ _WITNESS = {
 _UNWITNESSED = "No witness looked: every figure of the run is the program's own count."
 
 
+_WORKERS = (
+    "workers: the sums that ranks of a stage exchange in each layer, and the activations that stages pass on, are no"
+    " rows; experts are split like any matrix, not spread; a vision tower is counted whole on each rank."
+)
+
+
 def attention_of(document: Document) -> str | None:
     """The attention mode that a plan's orders or a run's settings state; None when neither does."""
     places = (
@@ -67,14 +73,19 @@ def attention_of(document: Document) -> str | None:
 
 
 def plan_limits(
-    attention: str | None, *, assumed: bool = False, shared: bool = False, other_caches: bool = False
+    attention: str | None,
+    *,
+    assumed: bool = False,
+    shared: bool = False,
+    other_caches: bool = False,
+    workers: bool = False,
 ) -> list[str]:
     """Limits of an admission. `attention` None: the model is not understood, so no mode was laid out.
 
     `assumed`: a leg goes over a host link that the fleet does not declare. `shared`: flows share a segment.
-    `other_caches`: the model keeps something else than k and v of one shape.
+    `other_caches`: the model keeps something else than k and v of one shape. `workers`: a phase has several ranks.
     """
-    each = ((_CONTENTION, shared), (_ASSUMED, assumed), (_CACHES, other_caches))
+    each = ((_CONTENTION, shared), (_ASSUMED, assumed), (_CACHES, other_caches), (_WORKERS, workers))
     more = [words for words, told in each if told]
     return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES, *more]
 

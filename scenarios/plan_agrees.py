@@ -27,7 +27,12 @@ def check_plan(plan: Document, path: str, sink: Sink) -> None:
     for device, count in names.items():
         if count > 1:
             sink.add(join(path, "memory"), f"{count} entries for {device}; wanted one")
-    if plan["verdict"] == "admitted":
+    if plan.get("orders") is not None and plan.get("not_run"):
+        sink.add(join(path, "orders"), "there are orders, but not_run says that nothing runs them; admit again")
+    if plan["verdict"] == "admitted" and plan.get("orders") is None:
+        for index, entry in enumerate(plan.get("memory") or []):
+            _check_room(entry, entry.get("topology_id") is not None, join(path, f"memory[{index}]"), sink)
+    elif plan["verdict"] == "admitted":
         _check_memory(plan, path, sink)
         _check_orders_beside(plan, path, sink)
     elif plan.get("orders") is not None:
@@ -47,7 +52,8 @@ def _check_inputs(plan: Document, path: str, sink: Sink) -> None:
     placed = {phase: inputs["placement"][phase] for phase in ("prefill", "decode")}
     if plan["placement"] | placed != plan["placement"]:
         sink.add(join(path, "inputs.placement"), "is not the plan's placement; admit again")
-    if inputs["placement"]["digest"] != _digest(placed):
+    degrees = {name: inputs["placement"][name] for name in ("tp", "pp") if name in inputs["placement"]}
+    if inputs["placement"]["digest"] != _digest(placed | degrees):
         sink.add(join(path, "inputs.placement.digest"), "does not fit the placement; admit again")
     if (inputs["tokenizer"]["path"] is None) != (inputs["tokenizer"]["digest"] is None):
         sink.add(join(path, "inputs.tokenizer"), "path and digest are known together or not at all; admit again")

@@ -27,7 +27,7 @@ def make_plan(prepared: Prepared) -> dict[str, Any]:
     model = prepared.ask.model
     document["limits"] = plan_limits(
         attention, assumed=_assumes(admission), shared="contention" in document,
-        other_caches=not model.unknown and not model.is_plain_cache,
+        other_caches=not model.unknown and not model.is_plain_cache, workers="workers" in document,
     )  # fmt: skip
     document["id"] = plan_id(document)
     first = ("schema", "verdict", "id")

@@ -22,6 +22,7 @@ from scenarios.words import (
     seconds_of,
     verdict_word,
 )
+from scenarios.workers_text import workers_block
 
 Document = dict[str, Any]
 
@@ -38,12 +39,14 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
         [*paint.fold(head), *asked(inputs, plan.get("id"), paint)],
         _reasons(plan.get("reasons") or [], paint, vx=mapping(inputs.get("fleet")).get("format") == "vx"),
         _other_changes(plan, paint),
+        workers_block(plan.get("workers") or {}, paint),
         _memory(plan.get("memory") or [], paint),
         _waybill(plan.get("waybill") or [], paint, _no_way(plan)),
         edges_block(plan.get("edges") or [], paint),
         _contention(plan.get("contention") or [], paint),
         _summary(plan, paint),
         defaults_block(plan, paint),
+        listing("Not run", plan.get("not_run") or [], paint),
         listing("Warnings", plan.get("warnings") or [], paint),
         limits_block(plan, paint),
     ]

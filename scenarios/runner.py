@@ -76,6 +76,9 @@ def set_up(
     from executor.tokenizer import load_tokenizer
     from executor.weights import open_weights
 
+    if plan.get("not_run"):
+        told = "; ".join(str(words) for words in plan["not_run"])
+        raise DescriptionError.at("run", "plan", f"cannot be run, though it is priced: {told}")
     orders = orders_from_document(plan["orders"])
     inputs = plan["inputs"]
     if inputs["model"].get("format") in tuple(_WITHOUT_WEIGHTS):

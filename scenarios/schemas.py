@@ -22,6 +22,8 @@ MAX_TOKENS = 10_000_000
 MAX_TOKEN_ID = 2**31 - 1
 
 device_id = text(64, pattern=DEVICE_ID)
+device_ids = text(1 << 18, pattern=rf"{DEVICE_ID}(,{DEVICE_ID})*")
+"""One device of a phase, or those of a worker of several."""
 arena_id = device_id
 kind = text(32, pattern=r"[a-z0-9]{1,32}")
 name = text(512)
@@ -63,7 +65,11 @@ _row = record(
         "bytes": figure,
         "copies": figure,
     },
-    {**_per_pass, "seconds": number(null=True)},
+    {
+        **_per_pass,
+        "seconds": number(null=True),
+        "part": record({"layers": integer(1), "elements": integer(1), "dtype": text(16), "is_state": flag()}),
+    },
 )
 _edge = record({**_ends, "bytes": figure, "copies": figure})
 _known_edge = record({**_ends, "bytes": integer(), "copies": integer()}, _observed)
@@ -178,7 +184,10 @@ _inputs = record(
             | dict.fromkeys(("family", "format", "weights_dtype"), text(64, null=True)),
         ),
         "tokenizer": record({"path": _path, "digest": digest_or_null}),
-        "placement": record({"prefill": device_id, "decode": device_id, "digest": sha256}),
+        "placement": record(
+            {"prefill": device_ids, "decode": device_ids, "digest": sha256},
+            {"tp": listing(integer(1), least=2, most=2), "pp": listing(integer(1), least=2, most=2)},
+        ),
     },
     {"utilization": text(64), "scenario": text(512, null=True)},
 )
@@ -208,6 +217,26 @@ _priced = record(
 """What the rows of a waybill follow from."""
 
 
+_rank = record(
+    {
+        "device": device_id,
+        "stage": integer(),
+        "rank": integer(),
+        "layers": record({"first": integer(), "end": integer()}),
+        "kv_heads": listing(integer(), most=MAX_ROWS),
+        "weights_bytes": integer(),
+    }
+)
+_worker = record(
+    {
+        "tensor_parallel": integer(1),
+        "pipeline": integer(1),
+        "copies": table(integer(1), most=64),
+        "ranks": listing(_rank, least=1, most=MAX_ROWS),
+    }
+)
+
+
 def _plan(value: Any, path: str, sink: Sink) -> None:
     _PLAN_FIELDS(value, path, sink)
     if isinstance(value, dict) and value.get("waybill"):
@@ -219,7 +248,7 @@ _PLAN_FIELDS = record(
         "verdict": choice(*PLAN_VERDICTS),
         "id": text(64, pattern=r"[0-9a-f]{64}"),
         "inputs": _inputs,
-        "placement": record({"prefill": device_id, "decode": device_id}),
+        "placement": record({"prefill": device_ids, "decode": device_ids}),
         "reasons": listing(_reason, most=MAX_ROWS),
         "limits": words,
     },
@@ -233,6 +262,8 @@ _PLAN_FIELDS = record(
         "passes": record({"prefill": integer(), "decode": integer()}, null=True),
         "time": record({}, {"ttft_s": number(null=True), "tpot_s": number(null=True)}, null=True),
         "alternatives": listing(_alternative, most=MAX_ROWS),
+        "not_run": words,
+        "workers": record({"prefill": _worker, "decode": _worker}, {"handoff_together_s": number(null=True)}),
         "defaults": words,
         "warnings": words,
     },

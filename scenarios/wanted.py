@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.checkpoints import load_model
-from fleet.errors import DescriptionError, Fault, PlacementError
+from fleet.errors import DescriptionError, Fault
 from fleet.host_return import assume_host_return
 from fleet.load import load_fleet
 from fleet.machine import Fleet
 from fleet.model import Model
-from fleet.placement import Placement
 from fleet.units import UnitError, format_utilization, parse_utilization
-from planner.admit import Ask, check_placement, utilization_of
+from planner.admit import Ask, utilization_of
 from planner.orders import sampling_to_document
 from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, Request, resolve
 from scenarios.documents import canonical
+from scenarios.placing import chosen_placement
 from scenarios.schemas import MODEL_SIZES
 
 COMMAND_LINE = "command line"
@@ -58,6 +58,12 @@ class Wanted:
     seed: int | None = None
     prefill: str | None = None
     decode: str | None = None
+    tp: int | None = None
+    prefill_tp: int | None = None
+    decode_tp: int | None = None
+    pp: int | None = None
+    prefill_pp: int | None = None
+    decode_pp: int | None = None
     utilization: str | None = None
     expect: tuple[int, ...] | None = None
     name: str | None = None
@@ -131,7 +137,7 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         fleet=fleet,
         model=model,
         request=request,
-        placement=_placement(wanted, fleet, defaults),
+        placement=chosen_placement(wanted, fleet, model, defaults),
         utilization=utilization,
         expect=wanted.expect,
     )
@@ -210,31 +216,12 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
     )
 
 
-def _placement(wanted: Wanted, fleet: Fleet, defaults: list[str]) -> Placement:
-    """What was asked; else prefill on the first device and decode on the next, GPUs before others."""
-    if not fleet.devices:
-        raise DescriptionError.at(fleet.source or fleet.name, "devices", "has no device to place a phase on")
-    order = [d.id for d in fleet.devices if d.kind == "gpu"] + [d.id for d in fleet.devices if d.kind != "gpu"]
-    prefill = wanted.prefill or next((name for name in order if name != wanted.decode), order[0])
-    decode = wanted.decode or next((name for name in order if name != prefill), prefill)
-    for phase, asked, chosen in (("prefill", wanted.prefill, prefill), ("decode", wanted.decode, decode)):
-        if asked is None:
-            defaults.append(f"{phase}: {chosen} (first free device of the fleet)")
-    placement = Placement(prefill=prefill, decode=decode)
-    try:
-        check_placement(fleet, placement)
-    except PlacementError as error:
-        told = (line.partition(": ") for line in str(error).splitlines())
-        raise DescriptionError(
-            [Fault(source=wanted.source, field=phase, message=words) for phase, _, words in told]
-        ) from error
-    return placement
-
-
 def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
     """Names, paths as given and digests of all that the verdict depends on."""
     model, placement = ask.model, ask.placement
-    where = {"prefill": placement.prefill, "decode": placement.decode}
+    where: dict[str, Any] = {"prefill": placement.prefill, "decode": placement.decode}
+    if placement.is_split:
+        where |= {"tp": [placement.tensor_parallel(p) for p in PHASES], "pp": list(placement.pp)}
     inputs: dict[str, Any] = {
         "scenario": wanted.name,
         "fleet": {"name": ask.fleet.name, "path": wanted.fleet, "digest": ask.fleet.digest}

@@ -51,6 +51,11 @@ def register(app: typer.Typer) -> None:
         seed: opt.SeedOption = None,
         utilization: opt.UtilizationOption = None,
         tp: opt.TensorParallelOption = None,
+        prefill_tp: opt.PrefillTpOption = None,
+        decode_tp: opt.DecodeTpOption = None,
+        pp: opt.PipelineOption = None,
+        prefill_pp: opt.PrefillPpOption = None,
+        decode_pp: opt.DecodePpOption = None,
         plan_out: PlanOut = None,
         output: FormatOption = Format.text,
     ) -> int:
@@ -62,14 +67,14 @@ def register(app: typer.Typer) -> None:
             refuse_other_kinds(scenario, ("scenario",), "admit takes a scenario")
         for path in fleet or []:
             refuse_other_kinds(path, ("fleet",), "--fleet takes a fleet")
-        opt.check_parallel(tp)
         words = opt.given(
             sku=sku, assume_host_return=assume_host_return or None, strict=strict or None,
             model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
             decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size),
             attention=attention, layout=layout, prefill_chunk=prefill_chunk, temperature=temperature, top_p=top_p,
-            seed=seed, utilization=utilization,
+            seed=seed, utilization=utilization, tp=tp, prefill_tp=prefill_tp, decode_tp=decode_tp, pp=pp,
+            prefill_pp=prefill_pp, decode_pp=decode_pp,
         )  # fmt: skip
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])
@@ -143,7 +148,7 @@ def _write(console: Console, plans: list[dict[str, Any]], path: str) -> None:
 def _next(plan: dict[str, Any], path: str) -> str:
     """What can be done with a plan: one that the executor could not carry out is not said to be runnable."""
     work = plan["inputs"].get("workload") or {}
-    obstacles = []
+    obstacles = [str(words) for words in plan.get("not_run") or []]
     form = plan["inputs"]["model"].get("format")
     if form in ("hf-config", "safetensors", "gguf"):
         obstacles.append("a config.json holds no weights" if form == "hf-config" else f"{form} is not executed")

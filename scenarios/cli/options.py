@@ -39,8 +39,10 @@ ModelOption = Annotated[
 ]
 TokenizerOption = Annotated[str | None, typer.Option("--tokenizer", metavar="T", help="Tokenizer .bin of llama2.c.")]
 PromptOption = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt in words.")]
-PrefillOption = Annotated[str | None, typer.Option("--prefill", metavar="D", help="Device of the prefill phase.")]
-DecodeOption = Annotated[str | None, typer.Option("--decode", metavar="D", help="Device of the decode phase.")]
+PrefillOption = Annotated[
+    str | None, typer.Option("--prefill", metavar="D", help="Device of prefill; several: gpu:0-1 or gpu:0,gpu:2.")
+]
+DecodeOption = Annotated[str | None, typer.Option("--decode", metavar="D", help="Device of decode; several: gpu:2-3.")]
 StepsOption = Annotated[
     int | None,
     typer.Option("--steps", metavar="N", help="Forward passes, prompt included; 0: the model's seq_len; default 256."),
@@ -112,9 +114,18 @@ UtilizationOption = Annotated[
         help="Share of each capacity that may be used; default: the fleet's, else 0.9.",
     ),
 ]
-TensorParallelOption = Annotated[
-    int | None, typer.Option("--tp", metavar="N", help="Tensor parallel degree; only 1: no tensor is split.")
-]
+
+
+def _degree(flag: str, words: str) -> Any:
+    return Annotated[int | None, typer.Option(flag, metavar="N", help=words)]
+
+
+TensorParallelOption = _degree("--tp", "Tensor-parallel degree of both phases; priced, not run.")
+PrefillTpOption = _degree("--prefill-tp", "Tensor-parallel degree of prefill.")
+DecodeTpOption = _degree("--decode-tp", "Tensor-parallel degree of decode.")
+PipelineOption = _degree("--pp", "Pipeline stages of both phases; priced, not run.")
+PrefillPpOption = _degree("--prefill-pp", "Pipeline stages of prefill.")
+DecodePpOption = _degree("--decode-pp", "Pipeline stages of decode.")
 _PATHS = "fused (default): a phase is one compiled call; dispatch: one operation at a time, as with attention: host."
 PathOption = Annotated[str | None, typer.Option("--path", metavar="P", help=_PATHS)]
 FastOption = Annotated[bool, typer.Option("--fast", help="Fuse multiplies with adds: other bits. Layout packed16.")]
@@ -174,14 +185,6 @@ def check_path(path: str | None) -> None:
 
     if path not in (None, "fused", "dispatch"):
         wrong_use(f"--path {path}: there is fused and dispatch")
-
-
-def check_parallel(degree: int | None) -> None:
-    """Workers of several GPUs are not priced in this version; saying nothing would price them wrongly."""
-    from scenarios.cli.frame import wrong_use
-
-    if degree not in (None, 1):
-        wrong_use(f"--tp {degree}: workers of several GPUs are not priced in this version; leave it at 1")
 
 
 def given(**values: Any) -> dict[str, Any]:
