@@ -281,7 +281,7 @@ def _way_reasons(fleet: Fleet, prediction: Prediction, readings: dict[str, Predi
 def _division_reasons(ask: Ask) -> list[Reason]:
     """What nobody knows how to divide among ranks leaves the bytes of every rank unknown."""
     words = worker_unknown(ask.model, ask.placement) if ask.placement.is_split else ()
-    return [Reason(code="DIVISION_UNKNOWN", severity="unknown", message=told) for told in words]
+    return [Reason(code="DIVISION_UNKNOWN", severity="unknown", message=told, vx_codes=("W1029",)) for told in words]
 
 
 def _size_reasons(prediction: Prediction) -> list[Reason]:

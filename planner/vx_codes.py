@@ -19,6 +19,7 @@ OF_REASONS = {
     "EXCEEDS_CAPACITY": "E6009 where one line alone is larger than the memory, E6010 where several are together",
     "EXCEEDS_BUDGET": "none: Vx admits up to the capacity; E6010 where the lines, each rounded, pass it",
     "MODEL_UNKNOWN": "W1029",
+    "DIVISION_UNKNOWN": "W1029",
     "SIZE_OVERFLOW": "W1029 where a line passes 64 bits",
 }
 """Reason codes of plans that have a counterpart."""
