@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from fleet.machine import Device, Fleet, Link, Memory, Quantity
+from fleet.machine import Device, Figure, Fleet, Link, Memory, Quantity
 
 
 def fleet_digest(fleet: Fleet) -> str:
@@ -66,9 +66,13 @@ def _more(**fields: Any) -> list[Any]:
     return [stated] if stated else []
 
 
+def _error(figure: Figure) -> list[str]:
+    return [] if figure.error is None else [str(figure.error)]
+
+
 def _quantity(quantity: Quantity) -> list[Any]:
     declared, observed = quantity.declared, quantity.observed
     return [
         None if declared is None else [declared.value, declared.provenance, declared.verified],
-        None if observed is None else [observed.value, observed.verified],
+        None if observed is None else [observed.value, observed.verified, *_error(observed)],
     ]

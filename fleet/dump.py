@@ -175,7 +175,8 @@ def _declared(name: str, figure: Figure) -> Row:
 
 def observed_row(name: str, figure: Figure) -> Row:
     """An observed figure as a fleet file writes it."""
-    return {"value": _FORMS[name](figure.value), **_origin(figure)}
+    row = {"value": _FORMS[name](figure.value), **_origin(figure)}
+    return row if figure.error is None else row | {"error": format_utilization(figure.error)}
 
 
 def _origin(figure: Figure) -> Row:

@@ -3,7 +3,7 @@
 capacity: 80 GiB
 capacity: {value: 80, unit: GiB}
 capacity: {value: 80 GiB, provenance: spec, source: data sheet, note: as sold, verified: true}
-capacity: {declared: <any of the above>, observed: {value: 79 GiB, tool: nvml, date: 2026-01-31, run: 3, source: lab}}
+capacity: {declared: <any of the above>, observed: {value: 79 GiB, tool: nvml, date: 2026-01-31, run: 3, error: 2 %}}
 capacity: unknown                            (the same as leaving it out)
 """
 
@@ -12,16 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, get_args
 
 from fleet.machine import UNKNOWN, Figure, Provenance, Quantity
-from fleet.units import UnitError
+from fleet.units import UnitError, parse_utilization
 from fleet.yaml_source import Path, nearest, printable
 
 UNKNOWN_WORD = "unknown"
 PROVENANCES: tuple[str, ...] = get_args(Provenance)
 DECLARED_KEYS = ("value", "unit", "provenance", "source", "note", "verified")
-OBSERVED_KEYS = ("value", "unit", "tool", "date", "run", "source", "note", "verified")
+OBSERVED_KEYS = ("value", "unit", "tool", "date", "run", "source", "note", "verified", "error")
 MAX_PROSE = 1000
 
 Parser = Callable[[str], int]
@@ -103,6 +104,7 @@ class _Reading:
             source=words["source"] or words["tool"] or self.default_source,
             verified=self.flag(raw, path, default=True),
             note="; ".join(details) or None,
+            error=self.share(raw, path),
         )
 
     def value(self, raw: dict[str, Any], path: Path) -> int:
@@ -131,6 +133,17 @@ class _Reading:
         if text not in (None, "true", "false"):
             self.faults.append(((*path, "verified"), "must be true or false"))
         return default if text is None else text == "true"
+
+    def share(self, raw: dict[str, Any], path: Path) -> Fraction | None:
+        """The relative error of an observation, None where none is stated."""
+        text = raw.get("error")
+        if text is None:
+            return None
+        try:
+            return parse_utilization(text if isinstance(text, str) else "")
+        except UnitError as error:
+            self.faults.append(((*path, "error"), f"{error} (the largest relative error, above 0)"))
+            return None
 
     def unknown_keys(self, raw: dict[str, Any], known: tuple[str, ...], path: Path) -> None:
         for key in raw:
@@ -169,7 +182,7 @@ def figure_json_schema(example: str) -> dict[str, Any]:
     }
     observed = declared | {
         "properties": dict.fromkeys(OBSERVED_KEYS, prose)
-        | {"value": number, "unit": {"type": "string"}, "verified": {"type": "boolean"}}
+        | {"value": number, "unit": {"type": "string"}, "verified": {"type": "boolean"}, "error": number}
     }
     both = {
         "type": "object",

@@ -98,8 +98,8 @@ class Model:
     published total of this family and type. `counted_parameters`: known though the packing is not; 0: not known.
     `quantisation` names the scheme of quantised weights; `excludes` what the table leaves out. `read`: what weight
     files say, where there are any; `tensors` then has their bytes. `experts_per_token`: routed
-    experts that a token goes through in a layer that has any; None: none, or not known. `mtp_layers`, `mtp_tensors`: the layers of
-    multi-token prediction, counted by `with_mtp` only.
+    experts that a token goes through in a layer that has any; None: none, or not known. `mtp_layers`, `mtp_tensors`:
+    the layers of multi-token prediction, counted by `with_mtp` only.
     """
 
     name: str

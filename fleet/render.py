@@ -140,7 +140,8 @@ def _number(name: str, figure: Figure | None) -> int | float | None:
 
 def _origin(figure: Figure) -> dict[str, Any]:
     origin = {"provenance": figure.provenance, "source": figure.source, "verified": figure.verified}
-    return origin | ({} if figure.note is None else {"note": figure.note})
+    origin |= {} if figure.note is None else {"note": figure.note}
+    return origin if figure.error is None else origin | {"error": float(figure.error)}
 
 
 def native_form(document: dict[str, Any]) -> dict[str, Any]:
@@ -256,8 +257,15 @@ def _native_figure(row: dict[str, Any], field: str) -> Any:
     if isinstance(seen, dict):
         number = seen.get("value")
         written = _written(number, field) if isinstance(number, str) else number
-        figure["observed"] = {"value": written, **_pick(seen, "source", "verified", "note")}
+        figure["observed"] = {"value": written, **_pick(seen, "source", "verified", "note"), **_native_error(seen)}
     return figure
+
+
+def _native_error(seen: dict[str, Any]) -> dict[str, Any]:
+    error = seen.get("error")
+    if isinstance(error, str) and _SMALL_NUMBER.fullmatch(error):
+        return {"error": format_utilization(Fraction(error))}
+    return {} if error is None else {"error": error}
 
 
 def _written(number: str, field: str) -> str:

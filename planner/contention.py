@@ -93,11 +93,11 @@ def shared_segments(flows: Iterable[Flow]) -> tuple[SharedSegment, ...]:
     passing: dict[tuple[str, str, str, str], list[tuple[Flow, Link]]] = {}
     for flow in flows:
         for link in flow.links:
-            passing.setdefault(_resource(link), []).append((flow, link))
+            passing.setdefault(resource(link), []).append((flow, link))
     return tuple(_segment(held) for _, held in sorted(passing.items()) if len(held) > 1)
 
 
-def _resource(link: Link) -> tuple[str, str, str, str]:
+def resource(link: Link) -> tuple[str, str, str, str]:
     """What two copies must have in common to stand in each other's way: the link, whatever the way on it if shared."""
     src, dst = sorted((link.src, link.dst)) if link.duplex == "shared" else (link.src, link.dst)
     # Two links of one kind between the same ends are two rows of the description.

@@ -72,8 +72,8 @@ def unpriced(*words: str) -> Time:
     return Time(seconds=None, unpriced=tuple(dict.fromkeys(words)))
 
 
-def _joined(times: Sequence[Time], seconds: Fraction) -> Time:
-    """Times as one of so many seconds; a part that rests on no figure neither scores nor unscores the whole."""
+def time_at(times: Sequence[Time], seconds: Fraction) -> Time:
+    """Times as one that takes so many seconds in all. A part that rests on no figure says nothing of the whole."""
     missing = [words for time in times for words in time.unpriced]
     if any(time.seconds is None for time in times):
         return unpriced(*missing)
@@ -89,18 +89,18 @@ def _joined(times: Sequence[Time], seconds: Fraction) -> Time:
 def total(times: Iterable[Time]) -> Time:
     """One after another. Unpriced as soon as one is; no times at all take none."""
     held = tuple(times)
-    return _joined(held, sum((t.seconds for t in held if t.seconds is not None), Fraction(0)))
+    return time_at(held, sum((t.seconds for t in held if t.seconds is not None), Fraction(0)))
 
 
 def longest(times: Iterable[Time]) -> Time:
     """All at the same time, each as if alone."""
     held = tuple(times)
-    return _joined(held, max((t.seconds for t in held if t.seconds is not None), default=Fraction(0)))
+    return time_at(held, max((t.seconds for t in held if t.seconds is not None), default=Fraction(0)))
 
 
 def scaled(time: Time, factor: Fraction) -> Time:
     """The same standing, `factor` times the seconds."""
-    return _joined((time,), time.seconds * factor) if time.seconds is not None else time
+    return time_at((time,), time.seconds * factor) if time.seconds is not None else time
 
 
 def leg_time(leg: Leg, rates: Rates = "declared") -> Time:
@@ -146,8 +146,8 @@ def pipelined(legs: Sequence[Leg], rates: Rates = "declared") -> Time:
     chunks = max((leg.copies for leg in legs), default=1) or 1
     each = [time.seconds / chunks for time in times if time.seconds is not None]
     if len(each) < len(times) or not each:
-        return _joined(times, Fraction(0))
-    return _joined(times, sum(each, Fraction(0)) + (chunks - 1) * max(each))
+        return time_at(times, Fraction(0))
+    return time_at(times, sum(each, Fraction(0)) + (chunks - 1) * max(each))
 
 
 def handoff_time(rows: Iterable[Row], rates: Rates = "declared", staging: Staging = "sequential") -> Time:

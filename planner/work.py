@@ -78,7 +78,8 @@ def is_routed(tensor: TensorSpec) -> bool:
         return False
     if tensor.repeat > 1:
         return True
-    stacked = len(tensor.shape) >= 3 and tensor.role in ("projection", "scale")
+    # llama2.c stacks its layers so, under names without a dot.
+    stacked = len(tensor.shape) >= 3 and "." in tensor.name and tensor.role in ("projection", "scale")
     return stacked or (".experts." in tensor.name and len(tensor.shape) == 2 and tensor.role == "bias")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fleet.units import MAX_FIGURE, format_rate, format_seconds, write_bytes
+from fleet.units import MAX_FIGURE, format_flops, format_rate, format_seconds, write_bytes
 
 figures = st.integers(1, MAX_FIGURE)
 latencies = st.integers(0, 10**15 - 1)
@@ -22,7 +22,8 @@ def figure(draw: st.DrawFn, value: int, text: str, smallest_unit: str) -> Any:
     row = draw(st.sampled_from([{"value": plain}, {"value": number, "unit": unit}]))
     row = {**row, "provenance": draw(st.sampled_from(["spec", "measured", "policy"])), "source": draw(prose)}
     if draw(st.booleans()):
-        row = {"declared": row, "observed": {"value": plain, "tool": draw(prose), "date": "2026-01-31"}}
+        seen = {"value": plain, "tool": draw(prose), "date": "2026-01-31"}
+        row = {"declared": row, "observed": seen | ({"error": "0.125"} if draw(st.booleans()) else {})}
     return row
 
 
@@ -52,6 +53,8 @@ def fleet_files(draw: st.DrawFn) -> dict[str, Any]:
     memory = {"name": "hbm", "capacity": draw(_sizes()), "bandwidth": draw(_rates()), "granule": draw(_sizes())}
     second = {"name": "lpddr", "role": draw(prose)}
     skus = {"a-card": {"kind": "gpu", "memories": [memory, second], "default_memory": "hbm", "runtime": draw(_sizes())}}
+    if draw(st.booleans()):
+        skus["a-card"]["compute"] = {"bf16": draw(figures.flatmap(lambda v: figure(v, format_flops(v), "FLOP/s")))}
     devices = [{"id": f"gpu:{i}", "sku": "a-card", "host": draw(st.sampled_from(hosts))} for i in range(count)]
     names = [device["id"] for device in devices]
     pairs = draw(st.lists(st.permutations([*names, *hosts]).map(lambda p: tuple(p[:2])), unique=True, max_size=5))
