@@ -1,4 +1,4 @@
-"""Which layers look back through a window, by each family's rule; what a config leaves out is the library's, and told."""
+"""Which layers look back through a window, by each family's rule; what a config leaves out is told as the library's."""
 
 from __future__ import annotations
 
@@ -89,11 +89,6 @@ def test_the_window_is_the_configs_or_the_librarys_and_that_is_said(tmp_path):
         ("mimo_v2_flash", {"layer_types": None}, "which layers have a window"),
         ("gemma4_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers"),
         ("gemma4_text", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
-        (
-            "kimi_linear",
-            {"linear_attn_config": {"num_heads": 4, "head_dim": 8, "kda_layers": [0, 1]}},
-            "numbers from 1",
-        ),
         ("granitemoehybrid", {"layer_types": ["mamba"] * 7 + ["conv"]}, "does not have"),
         ("qwen3_next", {"mamba_ssm_dtype": "float8"}, "mamba_ssm_dtype float8"),
     ],
