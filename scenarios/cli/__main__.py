@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import typer
 
-COMMANDS = ("admit", "explain", "run", "prove", "compare", "fleet", "model", "scenario", "backends")
+COMMANDS = (
+    "admit", "explain", "run", "prove", "compare", "calibrate", "witness", "fleet", "model", "scenario", "backends",
+)  # fmt: skip
 """Files of this package that hold commands, in the order of the help; each has `register(app)`."""
 
 
