@@ -133,7 +133,8 @@ class Arena:
         """Get the memory; gives its address."""
         self._mapping = _Mapping(nbytes)
         self._bytes = np.asarray(self._mapping)
-        return self._mapping.address
+        address: int = self._mapping.address
+        return address
 
     def fill(self, word: int) -> None:
         """Set every 32-bit word of the arena to `word`, allocated or not; `poison` becomes that word."""

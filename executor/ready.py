@@ -22,7 +22,7 @@ def make_calls_ready(calls: Iterable[Call], tell: Callable[[str], None] | None =
     them has to be compiled.
     """
     missing = [(function, arguments) for function, arguments in calls if not _at_hand(function, arguments)]
-    compiles = not all(is_kept(function, signature_of(arguments)) for function, arguments in missing)
+    compiles = not all(is_kept(function, signature_of(function, arguments)) for function, arguments in missing)
     if compiles and tell is not None:
         tell("compiling the kernels, once ...")
     began = time.perf_counter()
@@ -33,13 +33,14 @@ def make_calls_ready(calls: Iterable[Call], tell: Callable[[str], None] | None =
         tell(f"compiled the kernels in {time.perf_counter() - began:.1f} s; {kept}")
 
 
-def signature_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The types that numba sees in the arguments."""
-    return tuple(_typeof(argument) for argument in arguments)
+def signature_of(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The types that numba sees in a call: those of the arguments, and of what is left to a default."""
+    given, fold = tuple(_typeof(argument) for argument in arguments), getattr(function, "fold_argument_types", None)
+    return given if fold is None else tuple(fold(given, {})[1])
 
 
 def _at_hand(function: Any, arguments: tuple[Any, ...]) -> bool:
-    known = signature_of(arguments)
+    known = signature_of(function, arguments)
     return any(tuple(signature) == known for signature in function.signatures)
 
 

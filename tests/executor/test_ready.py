@@ -51,7 +51,7 @@ def test_a_variant_that_is_not_kept_is_told_before_and_after(
 
 def test_the_question_whether_a_variant_is_kept_is_numbas_own() -> None:
     make_ready(None, None, None)
-    known = ready.signature_of(packed_ready._no_pass(None, None, None))
+    known = ready.signature_of(run_phase, packed_ready._no_pass(None, None, None))
     assert ready.is_kept(run_phase, known)
     assert not ready.is_kept(run_phase, known[:-1])
     assert not ready.is_kept(type("Uncached", (), {"_cache": None})(), known)
@@ -62,23 +62,26 @@ import sys
 from executor.run import Executor
 from tests.executor.requests import embedded, orders_for
 
-request = dict(steps=20, attention=sys.argv[1], temperature=float(sys.argv[2]))
+request = dict(steps=20, attention=sys.argv[1], temperature=float(sys.argv[2]), layout=sys.argv[3])
 with Executor(orders_for(embedded().model, **request), embedded(), path="dispatch", tell=print) as executor:
     print("compiled so far", file=sys.stderr)
     from executor.ready import kernel_calls
-    known = {function: list(function.signatures) for function, _ in kernel_calls(draws=True)}
+    known = {function: list(function.signatures) for function, _ in kernel_calls(draws=True, packed=True)}
     executor.run()
     print([f.__name__ for f, had in known.items() if had and list(f.signatures) != had])
     print([f.__name__ for f, had in known.items() if not had and f.signatures])
 """
 
 
-@pytest.mark.parametrize(("attention", "temperature"), [("device", "0"), ("host", "0.8")])
+@pytest.mark.parametrize(
+    ("attention", "temperature", "layout"),
+    [("device", "0", "plain"), ("host", "0.8", "plain"), ("device", "0.8", "packed16")],
+)
 def test_a_cold_run_by_dispatch_tells_once_and_then_compiles_nothing(
-    attention: str, temperature: str, tmp_path: Path
+    attention: str, temperature: str, layout: str, tmp_path: Path
 ) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
-    words = [sys.executable, "-c", _COLD, attention, temperature]
+    words = [sys.executable, "-c", _COLD, attention, temperature, layout]
     first, second = (
         subprocess.run(words, env=environment, capture_output=True, text=True, check=False) for _ in range(2)
     )
