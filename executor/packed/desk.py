@@ -16,6 +16,7 @@ import numpy.typing as npt
 from executor.arena import Arena, poison_word
 from executor.packed import slots
 from executor.packed.fused import Book, run_phase
+from executor.packed.jit import start_threads
 from executor.packed.lanes import STRICT
 from executor.packed.layout import ALIGNMENT, LAYOUT, kv_index, pack, packed_kv, read_kv, write_kv
 from executor.packed.pages import advise_large_pages
@@ -106,6 +107,8 @@ class Desk:
         chosen, top1 = np.full(call.passes, -1, np.int32), np.zeros(call.passes, np.uint32)
         own.state[slots.PASSES_MADE], own.state[slots.TRACED :] = 0, -1
         team = None if threads == 1 else threads
+        if team is not None:
+            start_threads(team)
         check_outcome(run_phase(plan, own, np.array(ids, np.int32), chosen, top1, mode, team, None), plan, own.state)
         passes = int(own.state[slots.PASSES_MADE])
         computed = [i for i in range(passes) if chosen[i] >= 0]

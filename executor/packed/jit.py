@@ -54,6 +54,14 @@ def parallel(function: F) -> F:
     return _kept(function, parallel=True)
 
 
+def start_threads(team: int) -> None:
+    """Have numba's threads run, for `team` of them or as many as there may be.
+
+    Code from the cache calls into the threading layer, which numba starts by itself only when it compiles.
+    """
+    _numba.set_num_threads(min(team, _numba.config.NUMBA_NUM_THREADS))
+
+
 def _kept(function: F, **options: Any) -> F:
     """Kept on disk where some folder can be written, compiled anew at each start where none can."""
     dispatcher: Any = strict(function, **options)

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
 from executor.packed import slots
 from executor.packed.fused import run_phase
+from executor.packed.jit import start_threads
 from executor.packed.pieces import Book
 from executor.packed.steps import own_exp_agrees, rope_table
 from executor.ready import make_calls_ready
-
-_numba: Any = numba
 
 
 def make_ready(mode: Any, team: Any, plain: Any, tell: Callable[[str], None] | None = None) -> None:
     """Load the compiled call of this variant, or compile it: `tell` hears before and after, only where it compiles."""
     if team is not None:
-        # Code from the cache calls into the threading layer, which numba starts by itself only when it compiles.
-        _numba.set_num_threads(min(team, _numba.config.NUMBA_NUM_THREADS))
+        start_threads(team)
     make_calls_ready([(run_phase, _no_pass(mode, team, plain)), (rope_table, (0, 0, 0, 2)), (own_exp_agrees, ())], tell)
 
 

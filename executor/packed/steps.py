@@ -172,23 +172,41 @@ def _squares_in_any_order(row: Any) -> Any:
 
 
 @compiled
+def _scaled(out: Any, row: Any, weight: Any, squares: Any) -> None:
+    """out = weight * (row / sqrt(mean + 1e-5)), the mean from the sum of squares."""
+    scale = _ONE / math.sqrt(squares / np.float32(row.shape[0]) + _EPSILON)
+    for j in range(row.shape[0]):
+        out[j] = weight[j] * (scale * row[j])
+
+
+@compiled
 def rmsnorm(out: int, x: int, weight: int, dim: int, n_tokens: int, mode: Any) -> None:
-    """out[t] = weight * (x[t] / sqrt(mean of squares + 1e-5)); out may be x."""
+    """out[t] = weight * (x[t] / sqrt(mean of squares + 1e-5)); out may be x. Four tokens hide each other's sums."""
     xs = carray(f32_pointer(x), (n_tokens, dim))
     outs = carray(f32_pointer(out), (n_tokens, dim))
     ws = carray(f32_pointer(weight), (dim,))
-    for t in range(n_tokens):
-        ss = _ZERO
+    t = 0
+    while mode is None and t + 4 <= n_tokens:
+        a, b, c, d = _ZERO, _ZERO, _ZERO, _ZERO
+        for j in range(dim):
+            a += xs[t, j] * xs[t, j]
+            b += xs[t + 1, j] * xs[t + 1, j]
+            c += xs[t + 2, j] * xs[t + 2, j]
+            d += xs[t + 3, j] * xs[t + 3, j]
+        _scaled(outs[t], xs[t], ws, a)
+        _scaled(outs[t + 1], xs[t + 1], ws, b)
+        _scaled(outs[t + 2], xs[t + 2], ws, c)
+        _scaled(outs[t + 3], xs[t + 3], ws, d)
+        t += 4
+    while t < n_tokens:
+        squares = _ZERO
         if mode is None:
             for j in range(dim):
-                ss += xs[t, j] * xs[t, j]
+                squares += xs[t, j] * xs[t, j]
         else:
-            ss = _squares_in_any_order(xs[t])
-        ss /= np.float32(dim)
-        ss += _EPSILON
-        ss = _ONE / math.sqrt(ss)
-        for j in range(dim):
-            outs[t, j] = ws[j] * (ss * xs[t, j])
+            squares = _squares_in_any_order(xs[t])
+        _scaled(outs[t], xs[t], ws, squares)
+        t += 1
 
 
 @compiled
@@ -318,11 +336,25 @@ def attend_many(
                 softmax(att + t * positions * 4, shared + t, root, mode, own_exp)
             multiply(out + start, width, att, positions * 4, count, v, positions * _COLUMN, shared, head_dim, 4, mode)
             for t in range(1, count):
-                for b in range((head_dim + 15) // 16):
-                    tile_1x1(
-                        out + start + t * width + b * _COLUMN, width, att + (t * positions + shared) * 4, 0,
-                        v + (b * positions + shared) * _COLUMN, 0, t, head_dim - b * 16, 1, mode,
-                    )  # fmt: skip
+                late, v_late = att + (t * positions + shared) * 4, v + shared * _COLUMN
+                _go_on(out + start + t * width, late, v_late, positions * _COLUMN, t, head_dim, mode)
+
+
+@compiled
+def _go_on(out: int, x: int, w: int, block_stride: int, n: int, rows: int, mode: Any) -> None:
+    """The sums of one token in `out` go on over n further columns of `rows` packed rows."""
+    blocks, b = (rows + 15) // 16, 0
+    while b < blocks:
+        at, v, lanes = out + b * _COLUMN, w + b * block_stride, rows - b * 16
+        if blocks - b >= 4:
+            tile_4x1(at, 0, x, 0, v, block_stride, n, lanes - 48, 1, mode)
+            b += 4
+        elif blocks - b >= 2:
+            tile_2x1(at, 0, x, 0, v, block_stride, n, lanes - 16, 1, mode)
+            b += 2
+        else:
+            tile_1x1(at, 0, x, 0, v, block_stride, n, lanes, 1, mode)
+            b += 1
 
 
 @compiled

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -290,3 +292,20 @@ def test_rows_shared_out_over_threads_have_the_same_bits() -> None:
         got = one.call(call, ids, threads=threads)
         seen.append((got, words(one.arrays["act/logits"]).tolist(), [words(c).tolist() for c in one.kv("prefill", 40)]))
     assert seen[0] == seen[1] == seen[2]
+
+
+FROM_CACHE = """
+from tests.executor.test_packed_fused import Call, desk, embedded, prompt
+
+one = desk("gpu:0", "prefill", embedded(), 64, 40)
+call = Call(phase="prefill", order=0, first=0, passes=40, positions=64, chunk=40)
+print(one.call(call, prompt(embedded().model, 40), threads=2).chosen)
+"""
+
+
+def test_threads_run_in_a_process_whose_code_comes_from_the_cache() -> None:
+    one = desk("gpu:0", "prefill", embedded(), 64, 40)
+    call = Call(phase="prefill", order=0, first=0, passes=40, positions=64, chunk=40)
+    wanted = one.call(call, prompt(embedded().model, 40), threads=2).chosen
+    done = subprocess.run([sys.executable, "-c", FROM_CACHE], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == str(wanted)
