@@ -1,0 +1,146 @@
+"""Pairs of devices, counted by class: for each class how many there are, and the first in the order of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fleet.machine import Fleet
+from planner.place.constraints import Neighbourhood, neighbourhood
+from planner.place.symmetry import Symmetry, symmetry_of
+
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairClass:
+    """`count` ordered pairs that cannot be told apart, and the first of them by number of prefill, then decode."""
+
+    key: Key
+    prefill: int
+    decode: int
+    count: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """Devices of one likeness in a part: how many, the first, and the first in another child than that."""
+
+    count: int
+    first: int
+    child: int
+    second: int = -1
+
+
+Tally = list[dict[int, _Held]]
+
+
+def _tally(symmetry: Symmetry, able: Sequence[bool] | None) -> Tally:
+    """By part and likeness, the able devices in it. Parts of one device are left out."""
+    tally: Tally = [{} for _ in symmetry.parts]
+    for device, (like, chain) in enumerate(zip(symmetry.like, symmetry.chains, strict=True)):
+        if able is not None and not able[device]:
+            continue
+        child = chain[-1]
+        for part in chain[-2::-1]:
+            held = tally[part].get(like)
+            if held is None:
+                tally[part][like] = _Held(1, device, child)
+            else:
+                held.count += 1
+                if held.second < 0 and held.child != child:
+                    held.second = device
+            child = part
+    return tally
+
+
+def pair_classes(
+    symmetry: Symmetry, prefill: Sequence[bool] | None = None, decode: Sequence[bool] | None = None
+) -> list[PairClass]:
+    """All classes of ordered pairs of two devices, able ones on either side (None: all), in the order of the fleet."""
+    ups = _tally(symmetry, prefill)
+    downs = ups if prefill is decode else _tally(symmetry, decode)
+    inside: dict[tuple[int, int, int], int] = {}
+    for device, (like, chain) in enumerate(zip(symmetry.like, symmetry.chains, strict=True)):
+        if len(chain) > 1 and (prefill is None or prefill[device]) and (decode is None or decode[device]):
+            inside[chain[-2], like, like] = inside.get((chain[-2], like, like), 0) + 1
+    for number, part in enumerate(symmetry.parts):
+        if part.parent >= 0 and ups[number] and downs[number]:
+            for up, one in ups[number].items():
+                for down, other in downs[number].items():
+                    key = (part.parent, up, down)
+                    inside[key] = inside.get(key, 0) + one.count * other.count
+    found: dict[Key, tuple[int, int, int]] = {}
+    for number, part in enumerate(symmetry.parts):
+        for up, one in ups[number].items():
+            for down, other in downs[number].items():
+                count = one.count * other.count - inside.get((number, up, down), 0)
+                if not count:
+                    continue
+                pair = _first_pair(one, other)
+                known = found.get((part.like, up, down))
+                if known is None:
+                    found[part.like, up, down] = (count, *pair)
+                else:
+                    found[part.like, up, down] = (known[0] + count, *min(known[1:], pair))
+    listed = [PairClass(key=key, prefill=p, decode=d, count=n) for key, (n, p, d) in found.items()]
+    return sorted(listed, key=lambda each: (each.prefill, each.decode))
+
+
+def _first_pair(one: _Held, other: _Held) -> tuple[int, int]:
+    """The first prefill with any partner in another child, and its first partner."""
+    if one.child != other.child:
+        return one.first, other.first
+    if other.second >= 0:
+        return one.first, other.second
+    return one.second, other.first
+
+
+@dataclass(slots=True)
+class FleetClasses:
+    """A fleet's symmetry, with the classes of all its pairs and its neighbourhood once they were asked for.
+
+    `most_beside` is the largest runtime and granule of a device: what a total has at most beside its lines.
+    """
+
+    fleet: Fleet
+    symmetry: Symmetry
+    most_beside: int
+    _all: list[PairClass] | None = field(default=None)
+    _near: Neighbourhood | None = field(default=None)
+
+    @property
+    def near(self) -> Neighbourhood:
+        """Nodes and domains."""
+        if self._near is None:
+            self._near = neighbourhood(self.fleet)
+        return self._near
+
+    def pairs(self, allows: Callable[[str, str], bool] | None) -> list[PairClass]:
+        """The classes of pairs whose devices are allowed (device, phase) on either side."""
+        if allows is None:
+            if self._all is None:
+                self._all = pair_classes(self.symmetry)
+            return self._all
+        prefill = [allows(name, "prefill") for name in self.symmetry.names]
+        decode = [allows(name, "decode") for name in self.symmetry.names]
+        if all(prefill) and all(decode):
+            return self.pairs(None)
+        return pair_classes(self.symmetry, prefill, prefill if prefill == decode else decode)
+
+
+_KEPT: dict[str, FleetClasses] = {}
+_MOST_KEPT = 8
+
+
+def classes_of(fleet: Fleet) -> FleetClasses:
+    """The classes of a fleet; kept for the last few digests. A fleet without a digest is not kept."""
+    kept = _KEPT.get(fleet.digest) if fleet.digest else None
+    if kept is None:
+        beside = max(((d.runtime.value or 0) + (d.memory.granule.value or 0) for d in fleet.devices), default=0)
+        kept = FleetClasses(fleet, symmetry_of(fleet), beside)
+        if fleet.digest:
+            while len(_KEPT) >= _MOST_KEPT:
+                del _KEPT[next(iter(_KEPT))]
+            _KEPT[fleet.digest] = kept
+    return kept

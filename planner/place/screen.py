@@ -1,0 +1,269 @@
+"""The one admission, taken apart so that a pair costs little: what a device decides alone, and what the way decides.
+
+What a device decides alone is asked of `planner.admit.admit` itself, on a stand-in fleet whose devices have the same
+figures, once for each kind of device and rank. The way is asked of `planner.route`, the same as in a plan, for the
+handoff alone. Pairs that have a memory in common, or totals near 2^63, are admitted whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.machine import Device, Fleet, Host, Link
+from fleet.placement import PHASES, Placement
+from fleet.workload import Workload
+from planner.admit import Admission, Ask, Verdict, admit
+from planner.machine import MachineGraph, NoWay, UnknownWay, Way, machine_graph
+from planner.place.classes import FleetClasses, classes_of
+from planner.placed import placement_graph
+from planner.placement_time import DECLARED, Pricing
+from planner.predict import Prediction
+from planner.request import MAX_BYTES, resolve
+from planner.route import Transfer, route_transfers, transfers
+from planner.times import Time, handoff_time
+from planner.worker_plan import worker_transfers
+
+PREFILL, DECODE = PHASES
+_JOINT = ("EXCEEDS_SHARED_MEMORY", "CARD_AND_SLICE", "NO_ROUTE", "PEER_ACCESS_UNKNOWN", "PINNED_POOL_TOO_SMALL")
+"""What a device does not decide alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """A device as one rank of a phase: what stands against it, and what it leaves of its budget (None = unknown)."""
+
+    errors: tuple[str, ...]
+    unknowns: tuple[str, ...]
+    slack_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Screened:
+    """What the admission of a pair of workers comes to. `handoff`: None where nothing is handed over or not admitted.
+
+    `slack_bytes` is the least of all devices'; `staged` says that the handoff goes over a host.
+    """
+
+    verdict: Verdict
+    codes: tuple[str, ...]
+    handoff: Time | None = None
+    staged: bool = False
+    slack_bytes: int | None = None
+
+
+class Screen:
+    """Every pair of one question. The placement of `ask` is not looked at; `tp` are the ranks of both workers.
+
+    A worker is told as in a placement: ids joined by commas, in the order of their ranks.
+    """
+
+    def __init__(
+        self, ask: Ask, tp: tuple[int, int] = (1, 1), pricing: Pricing = DECLARED, classes: FleetClasses | None = None
+    ) -> None:
+        self.ask = ask
+        self.classes = classes or classes_of(ask.fleet)
+        self.pricing = pricing
+        self.tp = tp
+        self.machine = machine_graph(ask.fleet)
+        self.devices = self.machine.devices
+        self._known: Any = _Once(self.machine)
+        self._kinds: dict[tuple[object, ...], Site] = {}
+        self._sites: dict[tuple[str, str, int], Site] = {}
+        self._pairs: dict[tuple[str, str], Screened] = {}
+        self._stands = {PREFILL: [f"p{i}" for i in range(tp[0])], DECODE: [f"d{i}" for i in range(tp[1])]}
+        self._whole = bool(ask.model.unknown) or not self.devices
+        if not self._whole:
+            self.workload: Workload = resolve(ask.request, ask.model)
+            listed = self._transfers()
+            self._handoff = [each for each in listed if each.phase == "handoff"]
+            self._rows = {(each.src, each.dst) for each in listed}
+            self._whole = self._most_bytes(listed) > MAX_BYTES // 4
+
+    @property
+    def handoff_bytes(self) -> int:
+        """Bytes of one traversal from device to device, over all ranks; 0 where that is not known."""
+        stands = {*self._stands[PREFILL]}
+        return 0 if self._whole else sum(each.bytes for each in self._handoff if each.src in stands)
+
+    def placement(self, prefill: str, decode: str) -> Placement:
+        """The placement that a plan of these workers has."""
+        if self.tp == (1, 1):
+            return Placement(prefill=prefill, decode=decode)
+        return Placement(prefill=prefill, decode=decode, tp=self.tp)
+
+    def admission(self, prefill: str, decode: str) -> Admission:
+        """The admission itself."""
+        return admit(replace(self.ask, placement=self.placement(prefill, decode)))
+
+    def pair(self, prefill: str, decode: str) -> Screened:
+        """The verdict, codes and time that `admit` has for two workers without a device in common."""
+        key = (prefill, decode)
+        if key not in self._pairs:
+            self._pairs[key] = self._screened(prefill.split(","), decode.split(","), key)
+        return self._pairs[key]
+
+    def site(self, device: str, phase: str, rank: int = 0) -> Site:
+        """What a device decides as a rank of a phase."""
+        key = (device, phase, rank)
+        if key not in self._sites:
+            found = self.devices[device]
+            kind = self._kind(found, phase, rank)
+            lost = self._lost_rows(found, self._stands[phase][rank])
+            self._sites[key] = replace(kind, errors=(*kind.errors, "NO_ROUTE")) if lost else kind
+        return self._sites[key]
+
+    def _screened(self, prefill: list[str], decode: list[str], key: tuple[str, str]) -> Screened:
+        if self._whole or self._have_memory_in_common((*prefill, *decode)):
+            return told(self.admission(*key), self.pricing)
+        sites = [self.site(device, PREFILL, rank) for rank, device in enumerate(prefill)]
+        sites += [self.site(device, DECODE, rank) for rank, device in enumerate(decode)]
+        errors = [code for site in sites for code in site.errors]
+        unknowns = [code for site in sites for code in site.unknowns]
+        found = self._route(prefill, decode)
+        if found.routed.unknown:
+            unknowns.append("PEER_ACCESS_UNKNOWN")
+        errors += ["PINNED_POOL_TOO_SMALL"] * bool(found.routed.pool_short)
+        errors += ["NO_ROUTE"] * bool(found.routed.no_way)
+        verdict: Verdict = "refused" if errors else "unverified" if unknowns else "admitted"
+        codes = tuple(sorted({*errors, *unknowns}))
+        slack = _least(site.slack_bytes for site in sites)
+        return _of(verdict, codes, found, slack, self.pricing)
+
+    def _have_memory_in_common(self, names: Iterable[str]) -> bool:
+        placed = [self.devices[name] for name in names]
+        physical = [d.memory.physical for d in placed if d.memory.physical is not None]
+        ids = {device.id for device in placed}
+        return len(set(physical)) < len(physical) or any(device.parent in ids for device in placed)
+
+    def _route(self, prefill: list[str], decode: list[str]) -> Prediction:
+        """The handoff's rows as a plan has them, in a prediction without anything else."""
+        real: dict[str, str] = {}
+        for stand, device in zip((*self._stands[PREFILL], *self._stands[DECODE]), (*prefill, *decode), strict=True):
+            real[stand], real[f"host:{stand}"] = device, self.devices[device].host
+        listed = [replace(each, src=real[each.src], dst=real[each.dst]) for each in self._handoff]
+        routed = route_transfers(listed, self.ask.fleet, self._known, self.ask.model, self.workload, None)
+        passes = (self.workload.prefill_passes, self.workload.decode_passes)
+        return Prediction(routed=routed, arenas=(), footprints=(), edges=(), dispatches=None, passes=passes)
+
+    def _stand_ins(self, like: Device) -> Fleet:
+        """Devices like one, each on a host of its own, everything linked with everything: only memory can be short."""
+        names = (*self._stands[PREFILL], *self._stands[DECODE])
+        devices = tuple(
+            replace(like, id=name, host=f"host:{name}", parent=None, memories=_apart(like, name)) for name in names
+        )
+        ends = [pair for name in names for pair in ((f"host:{name}", name), (name, f"host:{name}"))]
+        links = [Link(src=a, dst=b, kind="pcie") for a, b in ends]
+        links += [
+            Link(src=a, dst=b, kind="pcie", peer_access="direct")
+            for a, b in itertools.product(self._stands[PREFILL], self._stands[DECODE])
+        ]
+        return replace(
+            self.ask.fleet, devices=devices, hosts=tuple(Host(id=f"host:{name}") for name in names),
+            links=tuple(links), switches=(), nics=(), domains=(), digest="",
+        )  # fmt: skip
+
+    def _stand_placement(self) -> Placement:
+        return self.placement(",".join(self._stands[PREFILL]), ",".join(self._stands[DECODE]))
+
+    def _kind(self, device: Device, phase: str, rank: int) -> Site:
+        memory = device.memory
+        kind = (device.kind, device.sku, memory.capacity.value, memory.granule.value, device.runtime.value)
+        key = (*kind, phase, rank)
+        if key not in self._kinds:
+            answer = admit(replace(self.ask, fleet=self._stand_ins(device), placement=self._stand_placement()))
+            for of, names in self._stands.items():
+                for number, name in enumerate(names):
+                    self._kinds[*kind, of, number] = _site(answer, name)
+        return self._kinds[key]
+
+    def _transfers(self) -> list[Transfer]:
+        """All rows of the question, with stand-ins in place of devices."""
+        fleet, placement = self._stand_ins(next(iter(self.devices.values()))), self._stand_placement()
+        if placement.is_split:
+            return worker_transfers(fleet, self.ask.model, self.workload, placement)
+        return transfers(placement_graph(fleet, self.ask.model, self.workload, placement))
+
+    def _lost_rows(self, device: Device, stand: str) -> bool:
+        """Whether a row between the device and its host has no way."""
+        up, down = (f"host:{stand}", stand), (stand, f"host:{stand}")
+        ends = [(device.host, device.id)] * (up in self._rows) + [(device.id, device.host)] * (down in self._rows)
+        return any(not self._is_linked(src, dst) for src, dst in ends)
+
+    def _is_linked(self, src: str, dst: str) -> bool:
+        return bool(self.machine.links(src, dst)) or not isinstance(self.machine.way(src, dst, 1, 1), NoWay)
+
+    def _most_bytes(self, listed: list[Transfer]) -> int:
+        """More than any total or edge: all rows, and a device of each rank."""
+        first = next(iter(self.devices.values()))
+        answer = admit(replace(self.ask, fleet=self._stand_ins(first), placement=self._stand_placement()))
+        held = 0 if answer.prediction is None else sum(f.total_bytes for f in answer.prediction.footprints)
+        return held + self.classes.most_beside * sum(self.tp) + sum(each.bytes for each in listed)
+
+
+def told(answer: Admission, pricing: Pricing = DECLARED) -> Screened:
+    """The same figures of a whole admission."""
+    codes = tuple(sorted({r.code for r in answer.reasons if r.severity != "warning"}))
+    if answer.prediction is None:
+        return Screened(verdict=answer.verdict, codes=codes)
+    slack = _least(
+        None if (budget := answer.budgets[f.arena].budget_bytes) is None else budget - f.total_bytes
+        for f in answer.prediction.footprints
+        if f.device is not None
+    )
+    return _of(answer.verdict, codes, answer.prediction, slack, pricing)
+
+
+def _of(
+    verdict: Verdict, codes: tuple[str, ...], found: Prediction, slack: int | None, pricing: Pricing
+) -> Screened:  # fmt: skip
+    """No time is told of what is not admitted."""
+    if verdict != "admitted":
+        return Screened(verdict=verdict, codes=codes, slack_bytes=slack)
+    rows = [row for row in found.rows if row.phase == "handoff"]
+    time = handoff_time(rows, pricing.rates, pricing.staging) if rows else None
+    return Screened(verdict=verdict, codes=codes, handoff=time, staged=found.routed.staged, slack_bytes=slack)
+
+
+def _least(slacks: Iterable[int | None]) -> int | None:
+    """The least; None where one is unknown, or there is none."""
+    held = list(slacks)
+    known = [slack for slack in held if slack is not None]
+    return min(known) if known and len(known) == len(held) else None
+
+
+def _site(answer: Admission, name: str) -> Site:
+    """What an admission of stand-ins says of one of them."""
+    own = [r for r in answer.reasons if r.device in (name, None) and r.edge is None and r.code not in _JOINT]
+    footprints = () if answer.prediction is None else answer.prediction.footprints
+    total = next((f.total_bytes for f in footprints if f.arena == name), None)
+    budget = answer.budgets[name].budget_bytes if name in answer.budgets else None
+    return Site(
+        errors=tuple(r.code for r in own if r.severity == "error"),
+        unknowns=tuple(r.code for r in own if r.severity == "unknown"),
+        slack_bytes=None if budget is None or total is None else budget - total,
+    )
+
+
+def _apart(device: Device, name: str) -> tuple[Any, ...]:
+    """The memories, none of them shared with another device."""
+    return tuple(
+        replace(memory, physical=None if memory.physical is None else f"{memory.physical}.{name}")
+        for memory in device.memories
+    )
+
+
+class _Once:
+    """A machine graph that looks for each way once: k and v are alike as a rule."""
+
+    def __init__(self, machine: MachineGraph) -> None:
+        self.machine = machine
+        self.devices = machine.devices
+        self._found: dict[tuple[Any, ...], Way | NoWay | UnknownWay] = {}
+
+    def way(self, *ends: Any) -> Way | NoWay | UnknownWay:
+        if ends not in self._found:
+            self._found[ends] = self.machine.way(*ends)
+        return self._found[ends]
