@@ -32,7 +32,7 @@ def understand(document: dict[str, Any], text: str, told: str, empty: Model, bes
     family = FAMILIES.get(inner) if isinstance(inner, str) else None
     if family is None:
         kind = shorten(model_type)
-        why = NOT_PRICED.get(inner if isinstance(inner, str) else "", "")
+        why = NOT_PRICED.get(inner if isinstance(inner, str) else "", NOT_PRICED.get(model_type, ""))
         words = f"family {kind} is not understood: KV and weights are not priced{why and ': ' + why}"
         return replace(empty, family=kind, unknown=(words, *_other_words(cfg, None)))
     cfg.defaults = family.defaults

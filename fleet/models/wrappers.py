@@ -31,8 +31,10 @@ OF_WRAPPER: dict[str, str] = {"kimi_k3": "kimi_k3"}
 NOT_PRICED: dict[str, str] = {
     "deepseek_v4": "window latents beside compressed latents and index keys; no formula of it was ever checked",
     "minimax_m3": "its index cache was never checked",
-    "minimax_m3_vl_text": "its index cache was never checked",
+    "minimax_m3_vl": "its index cache was never checked",
+    "mllama": "cross-attention layers keep image tokens",
     "mllama_text_model": "cross-attention layers keep image tokens",
+    "gemma3n": "layers share caches and embeddings lie per layer",
     "gemma3n_text": "layers share caches and embeddings lie per layer",
 }
 """Families that are known not to be understood, and why."""

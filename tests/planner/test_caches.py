@@ -88,7 +88,8 @@ def test_only_a_dense_decoder_with_seven_matrices_has_a_known_number_of_dispatch
     for name, model in models.items():
         dispatches = asked(model, prompt_tokens=10, new_tokens=5).prediction.dispatches
         is_dense = name in {
-            *("exaone4-plain", "gemma", "granite", "llama", "ministral3", "olmo2", "qwen3", "qwen3_vl_text", "smollm3"),
+            *("cohere", "exaone4-plain", "gemma", "granite", "llama", "ministral3", "olmo2", "qwen3"),
+            *("qwen3_vl_text", "seed_oss", "smollm3"),
         }
         assert (dispatches is not None) is is_dense, name
     assert asked(models["llama"], prompt_tokens=10, new_tokens=5).prediction.dispatches == (561, 4 * 57)

@@ -20,6 +20,7 @@ SANDWICH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_laye
 class Dense:
     """How a dense family differs. `qkv_bias` None: as `attention_bias` says; `o_bias` None: as q, k, v.
 
+    `harmless` fields change no byte; those of `off` must be false: what they switch on is not written down here.
     `qk_norm`: None, `head` (one norm of head_dim) or `full` (all heads' width). `windows` is a rule of `read_windows`.
     """
 
@@ -35,6 +36,7 @@ class Dense:
     full_every: int = 0
     mtp: str = ""
     harmless: tuple[str, ...] = field(default=())
+    off: tuple[str, ...] = field(default=())
 
 
 def build(style: Dense, cfg: Config) -> Blueprint:
@@ -43,6 +45,7 @@ def build(style: Dense, cfg: Config) -> Blueprint:
     for name in style.harmless:
         cfg.raw(name)
     plan = sizes.blueprint(cfg.tied(style.tied))
+    plan.unknown += [f"{name} true is not understood in this family" for name in style.off if cfg.flag(name, False)]
     qkv_bias, o_bias, mlp_bias = _biases(style, cfg, plan)
     windows = read_windows(cfg, style.windows, sizes.layers, full_every=_full_every(style, cfg))
     plan.unknown += windows.unknown
@@ -182,6 +185,17 @@ FAMILIES: tuple[Family, ...] = (
             norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
         ),
         _LIBRARY, head_dim=128,
+    ),
+    _family(
+        "seed_oss", "SeedOssForCausalLM", Dense(mlp_bias=True, o_bias=False, off=("attention_out_bias",)), _LIBRARY,
+    ),
+    _family(
+        "cohere", "CohereForCausalLM", Dense(tied=True, norms=("input_layernorm",), off=("use_qk_norm",)), _LIBRARY,
+    ),
+    _family(
+        "cohere2", "Cohere2ForCausalLM",
+        Dense(tied=True, norms=("input_layernorm",), windows="pattern", full_every=4), _LIBRARY, kinds="sliding, full",
+        sliding_window=4096,
     ),
     _family(
         "smollm3", "SmolLM3ForCausalLM",
