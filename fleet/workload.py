@@ -27,6 +27,8 @@ class Workload:
 
     `prompt_ids` is None when only a count was given: such a workload can be priced, not run.
     `kv_extent` is `filled`, `allocated` or `blocks:N` and is about the transfer. `sampling` None: greedy.
+    `engine` None: ours. `prefix_hit` tokens of the prompt are on decode already; `whole_windows`: windows are not used;
+    `host_buffer`: the handoff goes by host memory even where a peer copy could go direct.
     """
 
     prompt_tokens: int
@@ -41,6 +43,10 @@ class Workload:
     prefill_chunk: int = 1
     layout: str = "plain"
     sampling: Sampling | None = None
+    engine: str | None = None
+    prefix_hit: int = 0
+    whole_windows: bool = False
+    host_buffer: bool = False
 
     @property
     def prefill_passes(self) -> int:

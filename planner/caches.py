@@ -8,7 +8,7 @@ for each sort of layer (`k.sliding`, `latent`, `state`): priced here, run by nob
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,6 +61,17 @@ def cache_parts(model: Model, kv_dtype: str) -> tuple[CachePart, ...]:
     if model.is_plain_cache:
         return tuple(CachePart(name=name, layers=model.n_layers, width=model.kv_dim, dtype=kv_dtype) for name in _PLAIN)
     return _parts(model.caches, kv_dtype)
+
+
+def held_parts(model: Model, workload: Workload) -> tuple[CachePart, ...]:
+    """`cache_parts` as a workload keeps them: without windows where its engine does not use them."""
+    parts = cache_parts(model, workload.kv_dtype)
+    return tuple(held_part(part, workload) for part in parts)
+
+
+def held_part(part: CachePart, workload: Workload) -> CachePart:
+    """A part without its window where the workload's engine does not use it."""
+    return replace(part, window=None) if workload.whole_windows and part.window is not None else part
 
 
 @lru_cache(maxsize=64)
@@ -117,7 +128,7 @@ def cache_buffers(model: Model, workload: Workload, phase: str, layout: str) -> 
     """The buffers of a phase: `kv/<phase>/k` and `v` of a dense decoder, else `cache/<phase>/<part>`, never run."""
     plain = model.is_plain_cache
     buffers = []
-    for part in cache_parts(model, workload.kv_dtype):
+    for part in held_parts(model, workload):
         shape: tuple[int, ...] = (part.layers, part.held(workload.cache_positions), part.width)
         if workload.batch > 1:
             shape = (workload.batch, *shape)  # priced only: the executor runs batch 1
@@ -130,31 +141,50 @@ def part_transfer(part: CachePart, workload: Workload) -> tuple[int, int, int]:
     """(payload bytes, bytes moved, copies) of one traversal of a part.
 
     filled: a copy a layer of the positions that it keeps of the P of the prompt. allocated: the whole array at once.
-    blocks:N: whole blocks, one copy a layer and block. Payload is always what the filled positions take.
+    blocks:N: whole blocks, one copy a layer and block. Payload is always what the filled positions take. Of positions
+    that decode has already none is moved: `filled` leaves out each, `blocks:N` those that fill whole blocks.
     """
-    batch, prompt = workload.batch, part.held(workload.prompt_tokens)
+    batch, prompt = workload.batch, asked_positions(part, workload)
     position = part.position_bytes * batch
     payload = part.layers * prompt * position
+    if not prompt:
+        return 0, 0, 0
     if workload.kv_extent == "allocated":
         return payload, part.layers * part.held(workload.cache_positions) * position, batch
     block = None if part.is_state else workload.block_tokens
     if block is None:
         return payload, payload, part.layers * batch
-    blocks = -(-prompt // block)
+    blocks = blocks_moved(part, workload, block)
     return payload, part.layers * blocks * block * position, part.layers * blocks * batch
+
+
+def asked_positions(part: CachePart, workload: Workload) -> int:
+    """Positions of the prompt that one layer keeps and decode does not have yet; a state counts as one."""
+    missing = workload.prompt_tokens - workload.prefix_hit
+    return min(part.held(workload.prompt_tokens), missing) if missing else 0
+
+
+def blocks_moved(part: CachePart, workload: Workload, block: int) -> int:
+    """The last blocks of the prompt that decode does not hold whole, and no more than the layer keeps."""
+    if not asked_positions(part, workload):
+        return 0
+    missing = -(-workload.prompt_tokens // block) - workload.prefix_hit // block
+    return min(-(-part.held(workload.prompt_tokens) // block), missing)
 
 
 def part_staged_copies(part: CachePart, workload: Workload, chunk: int) -> int:
     """Copies of one staged leg: L * ceil(P / chunk); a block is cut in chunks, the array only when it does not fit."""
     batch, layers = workload.batch, part.layers
+    prompt = asked_positions(part, workload)
+    if not prompt:
+        return 0
     if part.is_state:
         return layers * batch
     if workload.kv_extent == "allocated":
         positions = part.held(workload.cache_positions)
         return batch if chunk >= layers * positions else layers * -(-positions // chunk) * batch
-    prompt = part.held(workload.prompt_tokens)
     if workload.block_tokens is not None:
-        blocks = -(-prompt // workload.block_tokens)
+        blocks = blocks_moved(part, workload, workload.block_tokens)
         return layers * blocks * -(-workload.block_tokens // chunk) * batch
     return layers * -(-prompt // chunk) * batch
 
@@ -163,7 +193,7 @@ def bounce_buffer(model: Model, workload: Workload, chunk: int) -> BufferOrder:
     """The host buffer of a staged handoff: `chunk` positions of the widest part, or one layer's state."""
     if model.is_plain_cache:
         return BufferOrder(name="bounce", shape=(chunk, model.kv_dim), dtype=workload.kv_dtype)
-    widest = max(bounce_bytes(part, chunk) for part in cache_parts(model, workload.kv_dtype))
+    widest = max(bounce_bytes(part, chunk) for part in held_parts(model, workload))
     return BufferOrder(name="bounce", shape=(widest,), dtype="u8")
 
 
@@ -174,7 +204,7 @@ def bounce_bytes(part: CachePart, chunk: int) -> int:
 
 def least_staged_bytes(model: Model, workload: Workload) -> tuple[int, int]:
     """(bytes of one position of the widest part, bytes of the largest state of a layer): what a bounce must hold."""
-    parts = cache_parts(model, workload.kv_dtype)
+    parts = held_parts(model, workload)
     positions = [part.position_bytes for part in parts if not part.is_state]
     states = [part.position_bytes for part in parts if part.is_state]
     return max(positions, default=1), max(states, default=0)

@@ -108,12 +108,15 @@ class MachineGraph:
         edges = self.graph.get_edge_data(src, dst) or {}
         return [edges[number]["link"] for number in sorted(edges)]
 
-    def way(self, src: str, dst: str, nbytes: int, copies: int) -> Way | NoWay | UnknownWay:
-        """How bytes get from src to dst. The best of several ways depends on the size, so it is asked per transfer."""
+    def way(self, src: str, dst: str, nbytes: int, copies: int, *, by_host: bool = False) -> Way | NoWay | UnknownWay:
+        """How bytes get from src to dst. The best of several ways depends on the size, so it is asked per transfer.
+
+        `by_host`: over host memory, also where a peer copy could go direct.
+        """
         if src == dst:
             return Way(src=src, dst=dst, hops=(), staged=False)
         size = (nbytes, copies)
-        if src in self.hosts or dst in self.hosts:
+        if by_host or src in self.hosts or dst in self.hosts:
             return self._over_hosts(src, dst, size)
         direct = self._chain(src, dst, size, frozenset({"direct"}))
         if direct is not None:

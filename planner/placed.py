@@ -15,7 +15,7 @@ from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import Placement
 from fleet.workload import Workload
-from planner.caches import cache_parts, part_transfer
+from planner.caches import held_parts, part_transfer
 from planner.program import program_graph
 
 TOKEN_BYTES = 4
@@ -131,7 +131,7 @@ def _place_stages(graph: Any, model: Model, workload: Workload, placement: Place
 
 def _place_handoff(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
     """The cache moves; no tensor is split. In host mode it is staged up, across and down."""
-    parts = cache_parts(model, workload.kv_dtype)
+    parts = held_parts(model, workload)
     ends: list[tuple[Node, str]] = [(("kv", "prefill"), placement.prefill), (("kv", "decode"), placement.decode)]
     if workload.attention == "host":
         ends.insert(0, (("kv", "host:prefill"), hosts[placement.prefill]))

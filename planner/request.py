@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fleet.errors import DescriptionError, Fault
 from fleet.model import PRICED_DTYPES, Model
 from fleet.workload import Sampling, Workload
 from planner.caches import cache_faults
+from planner.engines import ENGINES, engine_faults
 from planner.layouts import LAYOUTS, layout_faults
 
 DEFAULT_STEPS = 256
@@ -52,6 +53,9 @@ class Request:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
+    engine: str | None = None
+    prefix_hit: int = 0
+    host_buffer: bool = False
 
 
 def resolve(request: Request, model: Model, source: str = "workload") -> Workload:
@@ -84,7 +88,11 @@ def resolve(request: Request, model: Model, source: str = "workload") -> Workloa
         attention="host" if request.attention == "host" else "device", kv_extent=request.kv_extent,
         kv_dtype=request.kv_dtype or model.kv_dtype, weights_dtype=request.weights_dtype or model.weights_dtype,
         prefill_chunk=request.prefill_chunk, layout=request.layout, sampling=sampling,
+        engine=request.engine, prefix_hit=request.prefix_hit, host_buffer=request.host_buffer,
+        whole_windows=request.engine is not None and ENGINES[request.engine].whole_windows,
     )  # fmt: skip
+    for field, words in _transfer_faults(workload):
+        fault(field, words)
     for words in layout_faults(workload.layout, model, workload):
         fault("layout", words)
     for field, words in cache_faults(model, workload):
@@ -133,8 +141,24 @@ def _check_words(request: Request, fault: FaultSink) -> None:
     for field, value in (("kv_dtype", request.kv_dtype), ("weights_dtype", request.weights_dtype)):
         if value is not None and value not in PRICED_DTYPES:
             fault(field, f"{value!r} is unknown; use bf16, fp16, fp32 or fp8")
+    if request.engine is not None and request.engine not in ENGINES:
+        fault("engine", f"{request.engine!r} is unknown; use {', '.join(ENGINES)}")
     if request.layout not in LAYOUTS:
         fault("layout", f"{request.layout!r} is unknown; use {' or '.join(LAYOUTS)}")
+
+
+def _transfer_faults(workload: Workload) -> Iterator[tuple[str, str]]:
+    """What a handoff cannot be asked: more prefix than prompt, an engine with attention on the host, and the like."""
+    hit = workload.prefix_hit
+    if not 0 <= hit <= workload.prompt_tokens:
+        yield "prefix_hit", f"{hit} tokens of a prompt of {workload.prompt_tokens}; use 0 to {workload.prompt_tokens}"
+    if hit and workload.kv_extent == "allocated":
+        yield "prefix_hit", "kv_extent allocated moves the whole array; use filled or blocks:N"
+    if workload.engine is not None:
+        yield from engine_faults(workload.engine, hit)
+    if workload.attention == "host" and (workload.engine or hit or workload.host_buffer):
+        told = "host stages the caches itself; with an engine, a prefix hit or a host buffer use device"
+        yield "attention", told
 
 
 def _sampling(request: Request, fault: FaultSink) -> Sampling | None:

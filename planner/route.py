@@ -8,7 +8,7 @@ from typing import Any
 from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.workload import Workload
-from planner.caches import CachePart, cache_parts, least_staged_bytes, part_staged_copies
+from planner.caches import CachePart, held_parts, least_staged_bytes, part_staged_copies
 from planner.machine import Hop, MachineGraph, NoWay, UnknownWay, Way
 from planner.rows import Leg, Row
 
@@ -82,9 +82,10 @@ def route_transfers(
     unknown: list[UnknownWay] = []
     pools: set[tuple[str, int, int]] = set()
     chunk: int | None = None
-    parts = {part.name: part for part in cache_parts(model, workload.kv_dtype)}
+    parts = {part.name: part for part in held_parts(model, workload)}
     for transfer in listed:
-        way = machine.way(transfer.src, transfer.dst, transfer.bytes, transfer.copies)
+        by_host = workload.host_buffer and transfer.phase == "handoff"
+        way = machine.way(transfer.src, transfer.dst, transfer.bytes, transfer.copies, by_host=by_host)
         if isinstance(way, UnknownWay):
             if reading is None:
                 unknown.append(way)

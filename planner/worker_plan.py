@@ -14,7 +14,7 @@ from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
-from planner.caches import bounce_bytes, part_transfer
+from planner.caches import bounce_bytes, held_part, part_transfer
 from planner.footprint import device_buffers
 from planner.orders import ArenaOrder, BufferOrder
 from planner.placed import LOGIT_BYTES, TOKEN_BYTES
@@ -118,9 +118,10 @@ def _ids(fleet: Fleet, model: Model, workload: Workload, placement: Placement, p
 
 def _handoff(model: Model, workload: Workload, placement: Placement) -> Iterator[Transfer]:
     for piece in slices(model, workload.kv_dtype, placement):
-        payload, nbytes, copies = part_transfer(piece.part, workload)
-        row = _row("handoff", piece.part.name, piece.src, piece.dst, nbytes, copies)
-        yield replace(row, payload=payload, part=piece.part)
+        part = held_part(piece.part, workload)
+        payload, nbytes, copies = part_transfer(part, workload)
+        row = _row("handoff", part.name, piece.src, piece.dst, nbytes, copies)
+        yield replace(row, payload=payload, part=part)
 
 
 def _row(phase: str, tensor: str, src: str, dst: str, nbytes: int, copies: int) -> Transfer:
