@@ -19,6 +19,7 @@ from fleet.model import Model
 from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
 from planner.footprint import LINES, ArenaFootprint
+from planner.placement_time import DECLARED, Pricing
 from planner.predict import Prediction, predict
 from planner.request import MAX_BYTES, Request, resolve
 from planner.shared_memory import cards_beside_slices, shared_memories
@@ -42,6 +43,7 @@ class Ask:
     placement: Placement
     utilization: Fraction | None = None
     expect: tuple[int, ...] | None = None
+    pricing: Pricing = DECLARED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

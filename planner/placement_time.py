@@ -114,7 +114,7 @@ def time_of_phase(phase: PhaseTime) -> Time:
     origins = {used.origin for used in phase.used}
     basis = "declared and observed" if len(origins) > 1 else next(iter(origins), None)
     policy = any("policy" in (used.figure.provenance, used.efficiency.provenance) for used in phase.used)
-    return Time(seconds=phase.seconds, basis=basis, policy=policy)
+    return Time(seconds=phase.seconds, basis=basis, policy=policy, lower_bound=phase.lower_bound)
 
 
 def _exchanged(

@@ -26,6 +26,8 @@ from planner.predict import Prediction
 from planner.route import with_unknown_edges
 from planner.rows import Edge, Leg, Row
 from planner.shared_memory import shared_memories
+from planner.time_document import time_document
+from planner.times import leg_time
 from planner.workers_json import not_run_words, part_document, workers_document
 
 SCHEMA = "kvwaybill/plan/1"
@@ -159,7 +161,7 @@ def prediction_document(admission: Admission) -> dict[str, Any]:
         **({"contention": shared} if (shared := contention_document(rows)) else {}),
         "dispatches": None if counts is None else {"prefill": counts[0], "decode": counts[1]},
         "passes": {"prefill": prediction.passes[0], "decode": prediction.passes[1]},
-        "time": {"ttft_s": None, "tpot_s": None, "basis": _basis(rows)},
+        "time": time_document(admission, rows),
     }
 
 
@@ -281,8 +283,18 @@ def _rate_of(leg: Leg) -> dict[str, Any]:
         "bandwidth_bytes_per_s": None if slowest is None else slowest.value,
         "latency_s": float(Fraction(sum(latencies), PICOSECONDS)) if latencies else None,
     }
-    origin = {} if slowest is None else {"provenance": slowest.provenance, "verified": slowest.verified}
-    return document | origin
+    if slowest is None:
+        return document
+    document |= {"provenance": slowest.provenance, "verified": slowest.verified}
+    standing = leg_time(leg, "observed" if _taken_from_observation(leg) else "declared")
+    document |= {} if standing.basis is None else {"basis": standing.basis}
+    return document if standing.error is None else document | {"error": float(standing.error)}
+
+
+def _taken_from_observation(leg: Leg) -> bool:
+    """Whether the fleet was priced at what was observed: a link's figure is then its observation itself."""
+    figures = [figure for link in leg.through for figure in (link.bandwidth, link.latency)]
+    return any(figure.observed is not None and figure.declared == figure.observed for figure in figures)
 
 
 def handoff_document(rows: tuple[Row, ...]) -> dict[str, Any] | None:
@@ -318,18 +330,6 @@ def _summed_legs(rows: list[Row]) -> list[dict[str, Any]]:
 
 def _seconds(value: Fraction | None) -> float | None:
     return None if value is None else float(value)
-
-
-def _basis(rows: tuple[Row, ...]) -> str:
-    """In words, what the times of this plan rest on."""
-    legs = [leg for row in rows for leg in row.legs or ()]
-    words = ["rows: declared figures, alpha * copies + bytes / beta a leg"]
-    if any(leg.lower_bound for leg in legs):
-        words.append("a link without latency gives a lower bound (bandwidth only)")
-    if any(leg.seconds is None for leg in legs) or any(row.legs is None for row in rows):
-        words.append("null = unpriced: a rate or the way is unknown")
-    words.append("ttft_s and tpot_s: unpriced, compute rates are not modelled")
-    return "; ".join(words)
 
 
 def reason_document(reason: Reason) -> dict[str, Any]:
