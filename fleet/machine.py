@@ -94,6 +94,8 @@ class Device:
     profile: str | None = None
     compute: tuple[tuple[str, Quantity], ...] = ()
     """Dense operations (multiplications and additions) per second by type of number, sorted by type."""
+    in_use: int | None = 0
+    """Bytes of its default memory that others hold now (`fleet.in_use`); None = unknown. No part of a description."""
 
     @property
     def memory(self) -> Memory:
