@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from executor.backends import cupy_gpu
+from executor.cuda.arena import CudaArena
 from executor.cuda.driver import selected
 from executor.machine import build_machine
 from fleet.errors import KvWaybillError
@@ -99,11 +101,20 @@ def edge(driver: Any) -> dict[str, Any]:
     positions = largest(model)
     orders = make_orders(ask(model, positions))
     result: dict[str, Any] = {"positions": positions, "arena_bytes": orders.fence("gpu:0")}
+    with selected(driver, 0):
+        stream = driver.stream()
     try:
         result["driver_free_beside_it"] = free_after(orders, model, driver)[0]
         result["admitted_maximum_allocates"] = True
     except KvWaybillError as error:
         result |= {"admitted_maximum_allocates": False, "said": str(error)}
+    for granules in range(9):
+        try:
+            CudaArena("gpu:0", result["arena_bytes"] - granules * GRANULE, 0, driver, 0, stream, nullcontext).close()
+        except KvWaybillError:
+            continue
+        result["largest_that_allocates_granules_less"] = granules
+        break
     result["one_position_more"] = ask(model, positions + 1).verdict
     for granules in (1, 2, 3, 4):
         try:

@@ -205,6 +205,8 @@ class DriverTrace:
 
 
 _ENVIRONMENT = "KVWAYBILL_CUPTI"
+HELD = "KVWAYBILL_WITNESS"
+"""Set in a process that is traced from outside: CUPTI has one set of callbacks."""
 _ONE: list[DriverTrace] = []
 
 
@@ -231,6 +233,10 @@ _FILES = "libcupti.so.1?"
 
 def driver_trace() -> DriverTrace:
     """The trace of this process, made on first use. CuptiUnavailableError when there is none."""
+    if os.environ.get(HELD):
+        raise CuptiUnavailableError(
+            "kvwaybill witness looks at this process already; there is one driver witness a process"
+        )
     if not _ONE:
         path = find_library()
         if path is None:

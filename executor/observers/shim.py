@@ -14,7 +14,7 @@ import runpy
 import sys
 from typing import Any
 
-from executor.observers.cupti import CuptiUnavailableError, DriverTrace, TraceReport, find_library
+from executor.observers.cupti import HELD, CuptiUnavailableError, DriverTrace, TraceReport, find_library
 from fleet.errors import KvWaybillError
 
 __all__ = ["main", "summed"]
@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> int:
         if path is None:
             raise CuptiUnavailableError("CUPTI is not installed; nvidia-cuda-cupti makes the driver a witness")
         trace = DriverTrace(path, driver_api=True)
+        os.environ[HELD] = "1"
     except CuptiUnavailableError as error:
         _write(result, {"witness": "none", "why_not": str(error)})
         return _run(program)
