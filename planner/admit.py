@@ -18,6 +18,7 @@ from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
+from planner.engines import engine_unknown
 from planner.footprint import LINES, ArenaFootprint
 from planner.placement_time import DECLARED, Pricing
 from planner.predict import Prediction, predict
@@ -128,7 +129,7 @@ def admit(ask: Ask) -> Admission:
         return Admission(
             verdict="unverified", ask=ask, workload=None, utilization=utilization, prediction=None, reasons=unpriced
         )
-    check_workers(ask.model, ask.placement, ask.request.attention, ask.request.layout)
+    check_workers(ask.model, ask.placement, ask.request.attention, ask.request.layout, engine=ask.request.engine)
     workload = resolve(ask.request, ask.model)
     prediction = predict(ask.fleet, ask.model, workload, ask.placement)
     readings: dict[str, Prediction] = {}
@@ -281,9 +282,11 @@ def _way_reasons(fleet: Fleet, prediction: Prediction, readings: dict[str, Predi
 
 
 def _division_reasons(ask: Ask) -> list[Reason]:
-    """What nobody knows how to divide among ranks leaves the bytes of every rank unknown."""
+    """What nobody knows how to divide among ranks, or how an engine moves it, leaves bytes unknown."""
     words = worker_unknown(ask.model, ask.placement) if ask.placement.is_split else ()
-    return [Reason(code="DIVISION_UNKNOWN", severity="unknown", message=told, vx_codes=("W1029",)) for told in words]
+    engine = () if ask.request.engine is None else engine_unknown(ask.request.engine, ask.model)
+    divided = [Reason(code="DIVISION_UNKNOWN", severity="unknown", message=told, vx_codes=("W1029",)) for told in words]
+    return divided + [Reason(code="ENGINE_UNKNOWN", severity="unknown", message=told) for told in engine]
 
 
 def _size_reasons(prediction: Prediction) -> list[Reason]:

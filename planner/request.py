@@ -54,6 +54,7 @@ class Request:
     top_p: float | None = None
     seed: int | None = None
     engine: str | None = None
+    engine_version: str | None = None
     prefix_hit: int = 0
     host_buffer: bool = False
 

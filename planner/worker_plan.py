@@ -15,6 +15,7 @@ from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
 from planner.caches import bounce_bytes, held_part, part_transfer
+from planner.engines import ENGINES, engine_faults
 from planner.footprint import device_buffers
 from planner.orders import ArenaOrder, BufferOrder
 from planner.placed import LOGIT_BYTES, TOKEN_BYTES
@@ -22,7 +23,15 @@ from planner.route import Routed, Transfer
 from planner.workers import Rank, rank_model, ranks_of, slices, worker_faults
 
 
-def check_workers(model: Model, placement: Placement, attention: str, layout: str, source: str = "placement") -> None:
+def check_workers(
+    model: Model,
+    placement: Placement,
+    attention: str,
+    layout: str,
+    source: str = "placement",
+    *,
+    engine: str | None = None,
+) -> None:
     """Raises DescriptionError with every fault of a placement of several ranks; does nothing for single devices.
 
     Degrees must divide the model, each phase needs tp * pp devices, and two workers share no device but all of them.
@@ -35,6 +44,8 @@ def check_workers(model: Model, placement: Placement, attention: str, layout: st
     shared = sorted(set(placement.ranks("prefill")) & set(placement.ranks("decode")))
     if shared and not placement.is_oracle:
         faults.append(("decode", f"{shared[0]} is in both workers; let them share no device, or all in one order"))
+    if engine in ENGINES and not faults:
+        faults += engine_faults(engine, 0, placement)
     if attention == "host":
         faults.append(("attention", "host is priced for single devices; use device"))
     if layout != "plain":

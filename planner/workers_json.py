@@ -7,6 +7,7 @@ from typing import Any
 
 from fleet.placement import PHASES
 from planner.admit import Admission
+from planner.engines.transfer import transfer_document
 from planner.rows import Row
 from planner.workers import Rank, copies_of, rank_model, ranks_of
 
@@ -15,18 +16,29 @@ SPLIT_WORDS = "workers of several ranks are arithmetic for admission; nothing is
 
 def not_run_words(admission: Admission) -> list[str]:
     """In words, why an admission has no orders though it may be admitted; empty where it has."""
-    return [SPLIT_WORDS] if admission.ask.placement.is_split else []
+    request, words = admission.ask.request, [SPLIT_WORDS] if admission.ask.placement.is_split else []
+    if request.prefix_hit:
+        words.append("a prefix hit is priced: the executor starts with empty caches")
+    if request.host_buffer:
+        words.append("a host buffer is priced: the executor takes the way that the fleet declares")
+    return words
 
 
 def workers_document(admission: Admission) -> dict[str, Any]:
-    """`workers`: for each phase its degrees and ranks; nothing for single devices.
+    """`workers`: for each phase its degrees and ranks; `transfer`; nothing for single devices that ask for neither.
 
     `handoff_together_s`: what the slowest pair of ranks takes by itself, the least that all take at the same time;
     null where a way is unpriced. `handoff.seconds` is one pair after another.
     """
-    ask, prediction = admission.ask, admission.prediction
-    if not ask.placement.is_split or prediction is None or admission.workload is None:
+    ask, prediction, workload = admission.ask, admission.prediction, admission.workload
+    if prediction is None or workload is None:
         return {}
+    transfer: dict[str, Any] = {}
+    if workload.engine or workload.prefix_hit or workload.host_buffer or ask.placement.is_split:
+        rows = prediction.handoff_rows
+        transfer = {"transfer": transfer_document(ask.model, workload, ask.placement, rows, ask.request.engine_version)}
+    if not ask.placement.is_split:
+        return transfer
     document: dict[str, Any] = {
         phase: {
             "tensor_parallel": ask.placement.tensor_parallel(phase),
@@ -37,7 +49,7 @@ def workers_document(admission: Admission) -> dict[str, Any]:
         for phase in PHASES
     }
     together = slowest_pair(prediction.handoff_rows)
-    return {"workers": document | {"handoff_together_s": None if together is None else float(together)}}
+    return transfer | {"workers": document | {"handoff_together_s": None if together is None else float(together)}}
 
 
 def _rank(admission: Admission, rank: Rank) -> dict[str, Any]:

@@ -28,6 +28,7 @@ CODES = {
     "PEER_ACCESS_UNKNOWN": "The fleet does not say whether peer copies go direct. Both readings are in `alternatives`.",
     "MODEL_UNKNOWN": "The model's layout is not understood, so its weights and cache are not priced.",
     "DIVISION_UNKNOWN": "How a tensor is divided among ranks is not known, so no rank's weights are priced.",
+    "ENGINE_UNKNOWN": "What the engine moves of some layers was not read anywhere, so the handoff is not priced.",
     "SIZE_OVERFLOW": "A total passes 2^63 - 1 bytes, which no machine integer holds.",
 }
 """Every code that a reason may carry, in words."""
@@ -359,7 +360,7 @@ def _row_formula(plan: Document, row: Document) -> tuple[str, int | None]:
     if isinstance(row.get("part"), dict):
         return _slice_formula(row, row["part"], work, times)
     if tensor in ("k", "v"):
-        return _kv_formula(model, work, times)
+        return _kv_formula(model, work, times, mapping(plan["inputs"].get("engine")).get("prefix_hit_tokens") or 0)
     if phase == "handoff":
         return _part_formula(plan, row, work)
     if tensor in ("tokens", "next_token"):
@@ -421,7 +422,7 @@ _IDS = {
 _DRAWN = "the id that the host drew, every pass"
 
 
-def _kv_formula(model: Document, work: Document, times: str) -> tuple[str, int]:
+def _kv_formula(model: Document, work: Document, times: str, hit: int = 0) -> tuple[str, int]:
     layers, width = model["n_layers"], model["n_kv_heads"] * model["head_dim"]
     element = DTYPE_BYTES[work["kv_dtype"]]
     extent, prompt = work["kv_extent"], work["prompt_tokens"]
@@ -429,10 +430,10 @@ def _kv_formula(model: Document, work: Document, times: str) -> tuple[str, int]:
         moved, words = work["positions"], f"{work['positions']} allocated positions, the array in one copy"
     elif extent.startswith("blocks:"):
         block = int(extent.removeprefix("blocks:"))
-        blocks = -(-prompt // block)
+        blocks = -(-prompt // block) - hit // block if hit < prompt else 0
         moved, words = blocks * block, f"{blocks} blocks of {block} positions, one copy a layer and block"
     else:
-        moved, words = prompt, f"{prompt} filled positions, one copy a layer"
+        moved, words = prompt - hit, f"{prompt - hit} filled positions, one copy a layer"
     formula = f"{layers} layers x {moved} positions x {width} x {element} B{times} ({words})"
     return formula, layers * moved * width * element * work["batch"]
 

@@ -37,7 +37,9 @@ def chosen_placement(wanted: Wanted, fleet: Fleet, model: Model, defaults: list[
             [Fault(source=wanted.source, field=phase, message=words) for phase, _, words in told]
         ) from error
     placement = _with_degrees(wanted, placement, degrees)
-    check_workers(model, placement, wanted.attention or "device", wanted.layout or "plain", wanted.source)
+    check_workers(
+        model, placement, wanted.attention or "device", wanted.layout or "plain", wanted.source, engine=wanted.engine
+    )
     return placement
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fleet.units import format_bytes, format_rate
 from scenarios.admissions import admission_row
 from scenarios.table import Paint, Table, safe
+from scenarios.transfer_text import in_flight_block, transfer_block
 from scenarios.words import (
     COLOR_OF,
     asked,
@@ -41,10 +42,12 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
         _other_changes(plan, paint),
         workers_block(plan.get("workers") or {}, paint),
         _memory(plan.get("memory") or [], paint),
+        in_flight_block(plan.get("transfer") or {}, paint),
         _waybill(plan.get("waybill") or [], paint, _no_way(plan)),
         edges_block(plan.get("edges") or [], paint),
         _contention(plan.get("contention") or [], paint),
         _summary(plan, paint),
+        transfer_block(plan.get("transfer") or {}, paint),
         defaults_block(plan, paint),
         listing("Not run", plan.get("not_run") or [], paint),
         listing("Warnings", plan.get("warnings") or [], paint),

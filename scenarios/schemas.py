@@ -237,6 +237,27 @@ _worker = record(
 )
 
 
+_transfer = record(
+    {
+        "engine": text(64, null=True),
+        "version": text(256, null=True),
+        "direction": text(16),
+        "unit": text(16),
+        **dict.fromkeys(
+            ("prompt_tokens", "prefix_hit_tokens", "asked_tokens", "unit_tokens", "units_of_prompt"), integer()
+        ),
+        "payload_bytes": integer(),
+        "moved_bytes": integer(),
+        "descriptors": figure,
+        "host_buffer": flag(),
+        "in_flight": listing(
+            record({"device": device_id, "phase": choice("prefill", "decode"), "bytes": integer()}), most=MAX_ROWS
+        ),
+        "notes": words,
+    }
+)
+
+
 def _plan(value: Any, path: str, sink: Sink) -> None:
     _PLAN_FIELDS(value, path, sink)
     if isinstance(value, dict) and value.get("waybill"):
@@ -263,6 +284,7 @@ _PLAN_FIELDS = record(
         "time": record({}, {"ttft_s": number(null=True), "tpot_s": number(null=True)}, null=True),
         "alternatives": listing(_alternative, most=MAX_ROWS),
         "not_run": words,
+        "transfer": _transfer,
         "workers": record({"prefill": _worker, "decode": _worker}, {"handoff_together_s": number(null=True)}),
         "defaults": words,
         "warnings": words,

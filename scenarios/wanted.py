@@ -18,8 +18,9 @@ from fleet.machine import Fleet
 from fleet.model import Model
 from fleet.units import UnitError, format_utilization, parse_utilization
 from planner.admit import Ask, utilization_of
+from planner.engines import ENGINES, engine_extent
 from planner.orders import sampling_to_document
-from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, Request, resolve
+from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUNT, Request, resolve
 from scenarios.documents import canonical
 from scenarios.placing import chosen_placement
 from scenarios.schemas import MODEL_SIZES
@@ -63,6 +64,11 @@ class Wanted:
     decode_tp: int | None = None
     pp: int | None = None
     prefill_pp: int | None = None
+    engine: str | None = None
+    engine_version: str | None = None
+    block_size: int | None = None
+    prefix_hit: int | None = None
+    kv_buffer: str | None = None
     decode_pp: int | None = None
     utilization: str | None = None
     expect: tuple[int, ...] | None = None
@@ -205,7 +211,7 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
         positions=wanted.positions,
         batch=1 if wanted.batch is None else wanted.batch,
         attention=wanted.attention or "device",
-        kv_extent=wanted.kv_extent or "filled",
+        kv_extent=_extent(wanted),
         kv_dtype=wanted.kv_dtype,
         weights_dtype=wanted.weights_dtype,
         prefill_chunk=1 if wanted.prefill_chunk is None else wanted.prefill_chunk,
@@ -213,7 +219,33 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
         temperature=wanted.temperature,
         top_p=wanted.top_p,
         seed=wanted.seed,
+        engine=wanted.engine,
+        engine_version=wanted.engine_version,
+        prefix_hit=wanted.prefix_hit or 0,
+        host_buffer=wanted.kv_buffer == "host",
     )
+
+
+def _extent(wanted: Wanted) -> str:
+    """What the handoff moves: as asked, or whole units of an engine. Raises DescriptionError where both are said."""
+    faults = []
+    if wanted.engine is not None and wanted.engine not in ENGINES:
+        faults.append(("engine", f"{wanted.engine!r} is unknown; use {', '.join(ENGINES)}"))
+    elif wanted.engine is not None and wanted.kv_extent is not None:
+        faults.append(("engine", f"{wanted.engine} sets what is moved, and kv_extent does; keep one"))
+    if wanted.engine is None and wanted.engine_version is not None:
+        faults.append(("engine_version", "is of an engine; give --engine"))
+    if wanted.kv_buffer not in (None, "device", "host"):
+        faults.append(("kv_buffer", f"{wanted.kv_buffer!r} is unknown; use device or host"))
+    if wanted.block_size is not None and not 1 <= wanted.block_size <= MAX_COUNT:
+        faults.append(("block_size", f"{wanted.block_size} is out of range; use 1 or more"))
+    if wanted.block_size is not None and wanted.kv_extent is not None:
+        faults.append(("block_size", "and kv_extent exclude each other; keep one"))
+    if faults:
+        raise DescriptionError([Fault(source=wanted.source, field=field, message=words) for field, words in faults])
+    if wanted.engine is not None:
+        return engine_extent(wanted.engine, wanted.block_size)
+    return wanted.kv_extent or ("filled" if wanted.block_size is None else f"blocks:{wanted.block_size}")
 
 
 def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
@@ -239,6 +271,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
         },
         "tokenizer": {"path": wanted.tokenizer, "digest": tokenizer_digest(wanted.tokenizer)},
         "placement": where | {"digest": _digest(where)},
+        **_engine_inputs(wanted),
         "utilization": format_utilization(utilization_of(ask)),
         "reserve_bytes": ask.fleet.budget.reserve,
     }
@@ -260,6 +293,13 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
         ids = None if workload.prompt_ids is None else list(workload.prompt_ids)
         inputs["workload"] = words | {"digest": _digest(words | {"prompt_ids": ids})}
     return inputs
+
+
+def _engine_inputs(wanted: Wanted) -> dict[str, Any]:
+    """`engine`: what was asked of the transfer beyond the workload; absent where nothing was."""
+    asked = {"name": wanted.engine, "version": wanted.engine_version, "prefix_hit_tokens": wanted.prefix_hit,
+             "kv_buffer": wanted.kv_buffer}  # fmt: skip
+    return {"engine": asked} if any(value is not None for value in asked.values()) else {}
 
 
 def tokenizer_digest(path: str | None) -> str | None:
@@ -315,6 +355,9 @@ _REPLACES: dict[str, tuple[str, ...]] = {
     "new_tokens": ("steps",),
     "model": ("expect",),
     "tokenizer": ("expect",),
+    "block_size": ("kv_extent",),
+    "engine": ("kv_extent",),
+    "kv_extent": ("block_size", "engine"),
     "temperature": ("expect",),
     "top_p": ("expect",),
     "seed": ("expect",),

@@ -101,7 +101,7 @@ def engine_extent(name: str, unit_tokens: int | None) -> str:
     """The `kv_extent` of an engine: `filled` where it moves exact tokens, else its whole blocks or pages."""
     engine = ENGINES[name]
     size = engine.unit_tokens if unit_tokens is None else unit_tokens
-    return "filled" if size == 1 and unit_tokens is None and engine.unit == "token" else f"blocks:{size}"
+    return "filled" if size == 1 and unit_tokens is None else f"blocks:{size}"
 
 
 def engine_faults(name: str, prefix_hit: int, placement: Placement | None = None) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,10 @@ def register(app: typer.Typer) -> None:
         kv_dtype: opt.KvDtypeOption = None,
         kv_extent: opt.ExtentOption = None,
         block_size: opt.BlockSizeOption = None,
+        engine: opt.EngineOption = None,
+        engine_version: opt.EngineVersionOption = None,
+        prefix_hit: opt.PrefixHitOption = None,
+        kv_buffer: opt.KvBufferOption = None,
         attention: opt.AttentionOption = None,
         layout: opt.LayoutOption = None,
         prefill_chunk: opt.ChunkOption = None,
@@ -71,10 +75,11 @@ def register(app: typer.Typer) -> None:
             sku=sku, assume_host_return=assume_host_return or None, strict=strict or None,
             model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
             decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
-            weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=opt.extent_of(kv_extent, block_size),
+            weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent, block_size=block_size,
             attention=attention, layout=layout, prefill_chunk=prefill_chunk, temperature=temperature, top_p=top_p,
             seed=seed, utilization=utilization, tp=tp, prefill_tp=prefill_tp, decode_tp=decode_tp, pp=pp,
-            prefill_pp=prefill_pp, decode_pp=decode_pp,
+            prefill_pp=prefill_pp, decode_pp=decode_pp, engine=engine, engine_version=engine_version,
+            prefix_hit=prefix_hit, kv_buffer=kv_buffer,
         )  # fmt: skip
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])

@@ -80,7 +80,22 @@ ExtentOption = Annotated[
     typer.Option("--kv-extent", metavar="E", help="What the handoff moves: filled (default), allocated or blocks:N."),
 ]
 BlockSizeOption = Annotated[
-    int | None, typer.Option("--block-size", metavar="N", help="Short for --kv-extent blocks:N.")
+    int | None,
+    typer.Option("--block-size", metavar="N", help="Short for --kv-extent blocks:N; with --engine its block or page."),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="E", help="What this engine moves: exact, vllm-nixl, sglang, trtllm or mooncake."),
+]
+EngineVersionOption = Annotated[
+    str | None, typer.Option("--engine-version", metavar="V", help="Its version, kept with the plan.")
+]
+PrefixHitOption = Annotated[
+    int | None, typer.Option("--prefix-hit", metavar="N", help="Tokens of the prompt that decode has already.")
+]
+KvBufferOption = Annotated[
+    str | None,
+    typer.Option("--kv-buffer", metavar="WHERE", help="device (default), or host: the handoff goes by host memory."),
 ]
 AttentionOption = Annotated[
     str | None,
@@ -156,17 +171,6 @@ ASKED: dict[str, Any] = {
     "seed": SeedOption,
 }
 """What `run` and `prove` take in place of what a scenario says."""
-
-
-def extent_of(kv_extent: str | None, block_size: int | None) -> str | None:
-    """`--block-size N` is `--kv-extent blocks:N`; giving both is wrong use."""
-    from scenarios.cli.frame import wrong_use
-
-    if block_size is None:
-        return kv_extent
-    if kv_extent is not None:
-        wrong_use("--block-size and --kv-extent exclude each other; keep one")
-    return f"blocks:{block_size}"
 
 
 def check_out(flag: str, path: str) -> None:
