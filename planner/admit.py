@@ -7,7 +7,7 @@ never admitted: capacity, peer access, a model that is not understood.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -19,11 +19,12 @@ from fleet.model import Model
 from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
 from planner.engines import engine_unknown
-from planner.footprint import LINES, ArenaFootprint
+from planner.footprint import ArenaFootprint
+from planner.ledger_bounds import CACHE_LINES, Basis, DeviceBudget, Terms, allowed
 from planner.placement_time import DECLARED, Pricing
 from planner.predict import Prediction, predict
 from planner.request import MAX_BYTES, Request, resolve
-from planner.shared_memory import cards_beside_slices, shared_memories
+from planner.shared_memory import SharedMemory, cards_beside_slices, shared_memories
 from planner.vx_codes import overflow_codes, route_codes, tile_codes
 from planner.worker_plan import check_workers
 from planner.workers import worker_unknown
@@ -45,6 +46,8 @@ class Ask:
     utilization: Fraction | None = None
     expect: tuple[int, ...] | None = None
     pricing: Pricing = DECLARED
+    share_of: Basis = "total"
+    """What `utilization` is a share of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,14 +71,6 @@ class Reason:
         if self.needed_bytes is None or self.available_bytes is None:
             return None
         return self.needed_bytes - self.available_bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceBudget:
-    """What a device has and what the plan may use of it; None = unknown."""
-
-    capacity_bytes: int | None
-    budget_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,8 +133,8 @@ def admit(ask: Ask) -> Admission:
         for reading in ("direct", "staged"):
             readings[reading] = predict(ask.fleet, ask.model, workload, ask.placement, reading)
         prediction = readings["direct"]  # the arenas without a bounce buffer; edges are worded as unknown by the plan
-    budgets = {f.arena: _budget(ask, f, utilization) for f in prediction.footprints}
-    reasons += _memory_reasons(ask, prediction, budgets, utilization)
+    budgets = {f.arena: _budget(ask, f) for f in prediction.footprints}
+    reasons += _memory_reasons(ask, prediction, budgets)
     reasons += _shared_reasons(ask, prediction, budgets)
     reasons += _way_reasons(ask.fleet, prediction, readings)
     reasons += _size_reasons(prediction)
@@ -152,38 +147,51 @@ def admit(ask: Ask) -> Admission:
     )  # fmt: skip
 
 
-def _budget(ask: Ask, footprint: ArenaFootprint, utilization: Fraction) -> DeviceBudget:
+def terms_of(ask: Ask, device: Device | None) -> Terms:
+    """The terms of a device's bound under this request; what is in use counts 0 where unknown, and is told apart."""
+    in_use = 0 if device is None else device.in_use or 0
+    return Terms(utilization=utilization_of(ask), reserve=ask.fleet.budget.reserve, in_use=in_use, basis=ask.share_of)
+
+
+def cache_bytes(footprint: ArenaFootprint) -> int:
+    """What a share of the free memory bounds."""
+    return sum(footprint.lines.get(line, 0) for line in CACHE_LINES)
+
+
+def _budget(ask: Ask, footprint: ArenaFootprint) -> DeviceBudget:
     device = None if footprint.device is None else ask.fleet.device(footprint.device)
-    capacity = None if device is None else device.memory.capacity.value
-    if capacity is None:
+    if device is None:
         return DeviceBudget(capacity_bytes=None, budget_bytes=None)
-    allowed = capacity * utilization.numerator // utilization.denominator - ask.fleet.budget.reserve
-    return DeviceBudget(capacity_bytes=capacity, budget_bytes=max(allowed, 0))
+    capacity, in_use = device.memory.capacity.value, device.in_use
+    if capacity is None or in_use is None:
+        return DeviceBudget(capacity_bytes=capacity, budget_bytes=None, in_use_bytes=in_use)
+    bound = allowed(capacity, footprint.total_bytes, cache_bytes(footprint), terms_of(ask, device))
+    return DeviceBudget(capacity_bytes=capacity, budget_bytes=bound, in_use_bytes=in_use)
 
 
 def short_line(footprint: ArenaFootprint, available: int) -> str:
     """The line that first passes the budget when the lines are laid down in the order of the ledger, runtime first."""
     held = 0
-    for line in ("runtime", *(name for name in LINES if name != "runtime")):
+    for line in ("runtime", *(name for name in footprint.lines if name != "runtime")):
         held += footprint.lines[line]
         if held > available:
             return line
     return "rounding"
 
 
-def _memory_reasons(
-    ask: Ask, prediction: Prediction, budgets: dict[str, DeviceBudget], utilization: Fraction
-) -> list[Reason]:
+def _memory_reasons(ask: Ask, prediction: Prediction, budgets: dict[str, DeviceBudget]) -> list[Reason]:
     reasons = []
     for footprint in prediction.footprints:
         device = None if footprint.device is None else ask.fleet.device(footprint.device)
         if device is None:
             continue
         budget = budgets[footprint.arena]
-        if budget.capacity_bytes is None or budget.budget_bytes is None:
+        if budget.capacity_bytes is None:
             reasons.append(_capacity_unknown(device, footprint))
+        elif budget.budget_bytes is None:
+            reasons.append(_in_use_unknown(ask, device, footprint, budget.capacity_bytes))
         elif footprint.total_bytes > budget.budget_bytes:
-            reasons.append(_too_small(device, footprint, budget, utilization))
+            reasons.append(_too_small(ask, device, footprint, budget.capacity_bytes, budget.budget_bytes))
     return reasons
 
 
@@ -191,7 +199,7 @@ def _shared_reasons(ask: Ask, prediction: Prediction, budgets: dict[str, DeviceB
     """A memory that several devices lie in is there once; a card and its slice cannot both be used."""
     reasons = []
     for shared in shared_memories(ask.fleet, prediction.footprints):
-        available = min((b for name in shared.devices if (b := budgets[name].budget_bytes) is not None), default=None)
+        available = shared_budget(ask, prediction, budgets, shared)
         if available is not None and shared.total_bytes > available:
             names = " and ".join(shared.devices)
             short = shared.total_bytes - available
@@ -210,6 +218,19 @@ def _shared_reasons(ask: Ask, prediction: Prediction, budgets: dict[str, DeviceB
     return reasons
 
 
+def shared_budget(
+    ask: Ask, prediction: Prediction, budgets: dict[str, DeviceBudget], shared: SharedMemory
+) -> int | None:
+    """What all arenas in one memory may take together; None where no capacity is known."""
+    held = [f for f in prediction.footprints if f.arena in shared.devices]
+    known = [b for f in held if (b := budgets[f.arena]).capacity_bytes is not None and b.in_use_bytes is not None]
+    if not known:
+        return None
+    terms = replace(terms_of(ask, None), in_use=max(b.in_use_bytes or 0 for b in known))
+    capacity = min(b.capacity_bytes or 0 for b in known)
+    return allowed(capacity, shared.total_bytes, sum(cache_bytes(f) for f in held), terms)
+
+
 def _capacity_unknown(device: Device, footprint: ArenaFootprint) -> Reason:
     return Reason(
         code="CAPACITY_UNKNOWN", severity="unknown", device=device.id, needed_bytes=footprint.total_bytes,
@@ -218,22 +239,41 @@ def _capacity_unknown(device: Device, footprint: ArenaFootprint) -> Reason:
     )  # fmt: skip
 
 
-def _too_small(device: Device, footprint: ArenaFootprint, budget: DeviceBudget, utilization: Fraction) -> Reason:
-    assert budget.capacity_bytes is not None
-    assert budget.budget_bytes is not None
-    over_capacity = footprint.total_bytes > budget.capacity_bytes
-    available = budget.budget_bytes
-    line = short_line(footprint, available)
-    why = "more than the whole capacity" if over_capacity else "which fits the capacity but not the budget"
+def _in_use_unknown(ask: Ask, device: Device, footprint: ArenaFootprint, capacity: int) -> Reason:
+    """Unknown use is never admitted; what would not fit an idle device is refused all the same."""
+    idle = allowed(capacity, footprint.total_bytes, cache_bytes(footprint), terms_of(ask, device))
+    if footprint.total_bytes > idle:
+        return _too_small(ask, device, footprint, capacity, idle)
     return Reason(
-        code="EXCEEDS_CAPACITY" if over_capacity else "EXCEEDS_BUDGET", severity="error", device=device.id, line=line,
-        needed_bytes=footprint.total_bytes, available_bytes=available,
-        vx_codes=tile_codes(footprint, budget.capacity_bytes),
-        message=f"{device.id} is short by {footprint.total_bytes - available:,} B: it needs"
-        f" {footprint.total_bytes:,} B, {why}; the budget is {available:,} B ({_percent(utilization)} of"
-        f" {budget.capacity_bytes:,} B, less reserve);"
-        f" the line that no longer fits is {line} ({device.where})",
+        code="IN_USE_UNKNOWN", severity="unknown", device=device.id, needed_bytes=footprint.total_bytes,
+        message=f"{device.id} needs {footprint.total_bytes:,} B, but how much of its {capacity:,} B others hold is"
+        " unknown; give --in-use a text that says it for this device",
     )  # fmt: skip
+
+
+def _too_small(ask: Ask, device: Device, footprint: ArenaFootprint, capacity: int, available: int) -> Reason:
+    total, terms = footprint.total_bytes, terms_of(ask, device)
+    code, why = "EXCEEDS_BUDGET", "which fits the capacity but not the budget"
+    if total > capacity:
+        code, why = "EXCEEDS_CAPACITY", "more than the whole capacity"
+    elif total + terms.in_use > capacity:
+        code, why = "EXCEEDS_FREE", "which fits the capacity but not beside what others hold"
+    return Reason(
+        code=code, severity="error", device=device.id, line=short_line(footprint, available),
+        needed_bytes=total, available_bytes=available, vx_codes=tile_codes(footprint, capacity),
+        message=f"{device.id} is short by {total - available:,} B: it needs {total:,} B, {why};"
+        f" the budget is {available:,} B ({budget_words(capacity, terms)});"
+        f" the line that no longer fits is {short_line(footprint, available)} ({device.where})",
+    )  # fmt: skip
+
+
+def budget_words(capacity: int, terms: Terms) -> str:
+    """`90 % of 85,899,345,920 B, less reserve`: how a budget came about."""
+    share = _percent(terms.utilization)
+    used = f" and {terms.in_use:,} B in use" if terms.in_use else ""
+    if terms.basis == "total":
+        return f"{share} of {capacity:,} B, less reserve{used}"
+    return f"the cache may take {share} of what is free of {capacity:,} B beside all else, less reserve{used}"
 
 
 def _percent(fraction: Fraction) -> str:
