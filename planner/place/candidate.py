@@ -9,7 +9,7 @@ from typing import Literal
 
 from fleet.machine import Fleet
 from planner.admit import Admission, Verdict
-from planner.placement_time import PlacementTime, Pricing, placement_time
+from planner.placement_time import PlacementTime, placement_time
 from planner.times import Time
 
 Objective = Literal["handoff", "ttft", "throughput", "devices", "cost"]
@@ -140,12 +140,12 @@ def cost_of(fleet: Fleet, devices: Iterable[str], prices: Mapping[str, Fraction]
     return total
 
 
-def times_of(answer: Admission, pricing: Pricing) -> PlacementTime | None:
+def times_of(answer: Admission) -> PlacementTime | None:
     """All times of an admitted placement; None for any other."""
     if answer.verdict != "admitted" or answer.prediction is None or answer.workload is None:
         return None
     ask = answer.ask
-    return placement_time(ask.fleet, ask.model, answer.workload, ask.placement, answer.prediction.rows, pricing)
+    return placement_time(ask.fleet, ask.model, answer.workload, ask.placement, answer.prediction.rows, ask.pricing)
 
 
 def tokens_per_second(

@@ -134,12 +134,13 @@ _MOST_KEPT = 8
 
 
 def classes_of(fleet: Fleet) -> FleetClasses:
-    """The classes of a fleet; kept for the last few digests. A fleet without a digest is not kept."""
-    kept = _KEPT.get(fleet.digest) if fleet.digest else None
+    """The classes of a fleet; kept for the last few digests. Kept is neither a fleet without one, nor one in use."""
+    keeps = bool(fleet.digest) and all(device.in_use == 0 for device in fleet.devices)
+    kept = _KEPT.get(fleet.digest) if keeps else None
     if kept is None:
         beside = max(((d.runtime.value or 0) + (d.memory.granule.value or 0) for d in fleet.devices), default=0)
         kept = FleetClasses(fleet, symmetry_of(fleet), beside)
-        if fleet.digest:
+        if keeps:
             while len(_KEPT) >= _MOST_KEPT:
                 del _KEPT[next(iter(_KEPT))]
             _KEPT[fleet.digest] = kept

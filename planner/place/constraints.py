@@ -1,7 +1,8 @@
 """What a placement must or should keep to: one node, one domain, spread over nodes, not these devices.
 
 A domain is one that the fleet describes; devices in none of these lie in the group that links with direct peer access
-join, over switches or not. What is required excludes; what is preferred goes before the objective, fewest broken first.
+join, over switches or not, those of the network left out. What is required excludes; what is preferred goes before the
+objective, fewest broken first.
 """
 
 from __future__ import annotations
@@ -96,12 +97,12 @@ def neighbourhood(fleet: Fleet) -> Neighbourhood:
 
 
 def _joined(fleet: Fleet) -> dict[str, str]:
-    """The first device of the group that direct links join, for each device with such a link."""
+    """The first device of the group that direct links join, the network's left out; for devices with such links."""
     devices = [device.id for device in fleet.devices]
     known = {*devices, *(switch.id for switch in fleet.switches)}
     near: dict[str, list[str]] = {}
     for link in fleet.links:
-        if link.peer_access == "direct" and link.src in known and link.dst in known:
+        if link.peer_access == "direct" and link.kind != "net" and link.src in known and link.dst in known:
             near.setdefault(link.src, []).append(link.dst)
             near.setdefault(link.dst, []).append(link.src)
     group: dict[str, str] = {}

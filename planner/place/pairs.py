@@ -27,7 +27,6 @@ from planner.place.candidate import (
 from planner.place.classes import PairClass, classes_of
 from planner.place.constraints import COMMAND_LINE, Constraints, contradictions
 from planner.place.screen import Screen, told
-from planner.placement_time import DECLARED, Pricing
 
 MOST_CLASSES = 20_000
 """Classes of pairs that are all screened; of more, those first whose lower bound is least."""
@@ -43,7 +42,6 @@ class Question:
     objective: Objective = "handoff"
     constraints: Constraints = field(default_factory=Constraints)
     prices: Mapping[str, Fraction] = field(default_factory=dict)
-    pricing: Pricing = DECLARED
     top: int = 5
 
 
@@ -79,7 +77,7 @@ class PairSearch:
             raise DescriptionError([Fault(source=COMMAND_LINE, field="", message=words) for words in told_words])
         self.question = question
         self.classes = classes_of(question.ask.fleet)
-        self.screen = Screen(question.ask, pricing=question.pricing, classes=self.classes)
+        self.screen = Screen(question.ask, classes=self.classes)
         self.names = self.classes.symmetry.names
 
     def run(self) -> Answer:
@@ -107,7 +105,7 @@ class PairSearch:
     def admission(self, candidate: Candidate) -> Admission:
         """The admission of a pair; a screen that says otherwise is a bug and never goes unnoticed."""
         answer = self.screen.admission(*_ends(candidate))
-        if told(answer, self.question.pricing) != self.screen.pair(*_ends(candidate)):
+        if told(answer) != self.screen.pair(*_ends(candidate)):
             raise RuntimeError(f"the screen and the admission of {_ends(candidate)} disagree")
         return answer
 
@@ -187,7 +185,7 @@ class PairSearch:
         if candidate.verdict != "admitted":
             return candidate
         answer = self.admission(candidate)
-        times = times_of(answer, self.question.pricing)
+        times = times_of(answer)
         assert times is not None
         assert answer.workload is not None
         rate = tokens_per_second(

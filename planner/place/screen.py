@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from fleet.machine import Device, Fleet, Host, Link
@@ -19,7 +20,7 @@ from planner.admit import Admission, Ask, Verdict, admit
 from planner.machine import MachineGraph, NoWay, UnknownWay, Way, machine_graph
 from planner.place.classes import FleetClasses, classes_of
 from planner.placed import placement_graph
-from planner.placement_time import DECLARED, Pricing
+from planner.placement_time import Pricing
 from planner.predict import Prediction
 from planner.request import MAX_BYTES, resolve
 from planner.route import Transfer, route_transfers, transfers
@@ -60,15 +61,12 @@ class Screen:
     A worker is told as in a placement: ids joined by commas, in the order of their ranks.
     """
 
-    def __init__(
-        self, ask: Ask, tp: tuple[int, int] = (1, 1), pricing: Pricing = DECLARED, classes: FleetClasses | None = None
-    ) -> None:
+    def __init__(self, ask: Ask, tp: tuple[int, int] = (1, 1), classes: FleetClasses | None = None) -> None:
         self.ask = ask
         self.classes = classes or classes_of(ask.fleet)
-        self.pricing = pricing
         self.tp = tp
         self.machine = machine_graph(ask.fleet)
-        self.devices = self.machine.devices
+        self.devices = {device.id: device for device in ask.fleet.devices}  # a graph is kept without what is in use
         self._known: Any = _Once(self.machine)
         self._kinds: dict[tuple[object, ...], Site] = {}
         self._sites: dict[tuple[str, str, int], Site] = {}
@@ -87,6 +85,32 @@ class Screen:
         """Bytes of one traversal from device to device, over all ranks; 0 where that is not known."""
         stands = {*self._stands[PREFILL]}
         return 0 if self._whole else sum(each.bytes for each in self._handoff if each.src in stands)
+
+    @property
+    def most_rank_bytes(self) -> int:
+        """The most that one rank sends, or receives, in a handoff."""
+        if self._whole:
+            return 0
+        ends: dict[str, int] = {}
+        for each in self._handoff:
+            for name in (each.src, each.dst):
+                ends[name] = ends.get(name, 0) + each.bytes
+        return max((ends.get(name, 0) for names in self._stands.values() for name in names), default=0)
+
+    def rank_pairs(self) -> list[list[Transfer]]:
+        """What two ranks exchange, for each pair of ranks that do; equal ones once."""
+        held: dict[tuple[str, str], list[Transfer]] = {}
+        for each in [] if self._whole else self._handoff:
+            held.setdefault((each.src, each.dst), []).append(each)
+        kept = {tuple((e.tensor, e.bytes, e.copies) for e in listed): listed for listed in held.values()}
+        return list(kept.values())
+
+    def time_of(self, listed: list[Transfer]) -> Fraction | None:
+        """Seconds of transfers between named devices; None where they have no known way, or no rate."""
+        routed = route_transfers(listed, self.ask.fleet, self._known, self.ask.model, self.workload, None)
+        if routed.unknown or routed.no_way or routed.pool_short:
+            return None
+        return handoff_time(routed.rows, self.ask.pricing.rates, self.ask.pricing.staging).seconds
 
     def placement(self, prefill: str, decode: str) -> Placement:
         """The placement that a plan of these workers has."""
@@ -117,7 +141,7 @@ class Screen:
 
     def _screened(self, prefill: list[str], decode: list[str], key: tuple[str, str]) -> Screened:
         if self._whole or self._have_memory_in_common((*prefill, *decode)):
-            return told(self.admission(*key), self.pricing)
+            return told(self.admission(*key))
         sites = [self.site(device, PREFILL, rank) for rank, device in enumerate(prefill)]
         sites += [self.site(device, DECODE, rank) for rank, device in enumerate(decode)]
         errors = [code for site in sites for code in site.errors]
@@ -130,7 +154,7 @@ class Screen:
         verdict: Verdict = "refused" if errors else "unverified" if unknowns else "admitted"
         codes = tuple(sorted({*errors, *unknowns}))
         slack = _least(site.slack_bytes for site in sites)
-        return _of(verdict, codes, found, slack, self.pricing)
+        return _of(verdict, codes, found, slack, self.ask.pricing)
 
     def _have_memory_in_common(self, names: Iterable[str]) -> bool:
         placed = [self.devices[name] for name in names]
@@ -170,7 +194,14 @@ class Screen:
 
     def _kind(self, device: Device, phase: str, rank: int) -> Site:
         memory = device.memory
-        kind = (device.kind, device.sku, memory.capacity.value, memory.granule.value, device.runtime.value)
+        kind = (
+            device.kind,
+            device.sku,
+            memory.capacity.value,
+            memory.granule.value,
+            device.runtime.value,
+            device.in_use,
+        )
         key = (*kind, phase, rank)
         if key not in self._kinds:
             answer = admit(replace(self.ask, fleet=self._stand_ins(device), placement=self._stand_placement()))
@@ -203,7 +234,7 @@ class Screen:
         return held + self.classes.most_beside * sum(self.tp) + sum(each.bytes for each in listed)
 
 
-def told(answer: Admission, pricing: Pricing = DECLARED) -> Screened:
+def told(answer: Admission) -> Screened:
     """The same figures of a whole admission."""
     codes = tuple(sorted({r.code for r in answer.reasons if r.severity != "warning"}))
     if answer.prediction is None:
@@ -213,7 +244,7 @@ def told(answer: Admission, pricing: Pricing = DECLARED) -> Screened:
         for f in answer.prediction.footprints
         if f.device is not None
     )
-    return _of(answer.verdict, codes, answer.prediction, slack, pricing)
+    return _of(answer.verdict, codes, answer.prediction, slack, answer.ask.pricing)
 
 
 def _of(
@@ -263,7 +294,8 @@ class _Once:
         self.devices = machine.devices
         self._found: dict[tuple[Any, ...], Way | NoWay | UnknownWay] = {}
 
-    def way(self, *ends: Any) -> Way | NoWay | UnknownWay:
-        if ends not in self._found:
-            self._found[ends] = self.machine.way(*ends)
-        return self._found[ends]
+    def way(self, *ends: Any, **wishes: Any) -> Way | NoWay | UnknownWay:
+        key = (*ends, *sorted(wishes.items()))
+        if key not in self._found:
+            self._found[key] = self.machine.way(*ends, **wishes)
+        return self._found[key]

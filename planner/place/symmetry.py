@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fleet.machine import Device, Fleet, Link
+from fleet.machine import Device, Fleet, Link, Quantity
 
 MAX_DEPTH = 16
 """Levels of parts; below them devices are told apart by name."""
@@ -50,6 +50,21 @@ class Symmetry:
         one, other = self.chains[first], self.chains[second]
         level = next(at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
         return self.parts[one[level - 1]].like, self.like[first], self.like[second]
+
+    def tuple_class(self, devices: Sequence[int]) -> tuple[object, ...]:
+        """Equal for two ordered tuples of devices that swaps turn into each other.
+
+        Swaps move parts of one likeness freely and keep what lies in each of them together, so all that counts is how
+        every device is within its part, and which devices share a part at each level.
+        """
+        chains = [self.chains[device] for device in devices]
+        key: list[object] = [self.like[device] for device in devices]
+        for level in range(1, max(map(len, chains))):
+            seen: dict[int, int] = {}
+            key.append(tuple(
+                seen.setdefault(chain[level], len(seen)) if level < len(chain) else -1 for chain in chains
+            ))  # fmt: skip
+        return tuple(key)
 
 
 def symmetry_of(fleet: Fleet) -> Symmetry:
@@ -238,12 +253,20 @@ class _Finder:
 
 def _figures_of(device: Device) -> tuple[object, ...]:
     """All of a device that a verdict or a time may rest on."""
-    memories = tuple((m.name, m.capacity.value, m.bandwidth.value, m.granule.value) for m in device.memories)
+    memories = tuple((m.name, *map(_stated, (m.capacity, m.bandwidth, m.granule))) for m in device.memories)
+    rates = tuple((name, _stated(rate)) for name, rate in device.compute)
     return (
-        "device", device.kind, device.sku, device.arch, device.profile, device.default_memory, device.runtime.value,
-        memories,
+        "device", device.kind, device.sku, device.arch, device.profile, device.default_memory,
+        _stated(device.runtime), device.in_use, rates, memories,
     )  # fmt: skip
 
 
 def _figures_of_link(link: Link) -> tuple[object, ...]:
-    return link.kind, link.bandwidth.value, link.latency.value, link.peer_access, link.duplex, link.copy_engines
+    figures = (_stated(link.bandwidth), _stated(link.latency))
+    return link.kind, *figures, link.peer_access, link.duplex, link.copy_engines, link.assumed
+
+
+def _stated(quantity: Quantity) -> tuple[object, ...]:
+    """A figure and its standing, declared and observed."""
+    figures = (quantity.declared, quantity.observed)
+    return tuple(None if figure is None else (figure.value, figure.provenance, figure.error) for figure in figures)

@@ -1,0 +1,129 @@
+"""Below what the handoff of a pool cannot be, wherever it lies. Used to prove a pool best, never to choose one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from planner.place.candidate import seconds_of
+from planner.place.classes import FleetClasses
+from planner.place.regions import Sizes
+from planner.place.screen import Screen
+from planner.roofline import chosen
+
+MOST_CLASSES = 4_000
+"""Classes of pairs that a bound is made of; of a fleet with more, only the rates of links are looked at."""
+
+Step = tuple[Fraction, int, int, int]
+"""A time; the most partners that a device has within it, as prefill and as decode; devices that such pairs join."""
+
+
+class Bounds:
+    """The bounds of one screen.
+
+    Single devices: at some time a device of each phase has enough partners, and pairs join as many devices as a pool
+    has (each worker of one phase hands over to each of the other, so all of them are joined). Workers of several
+    ranks: what two ranks exchange takes its least time between any two devices, and all that leaves or enters a rank
+    goes over one of its links at a time.
+    """
+
+    def __init__(self, screen: Screen, classes: FleetClasses) -> None:
+        self.screen = screen
+        self.classes = classes
+        self._few = len(classes.pairs(None)) <= MOST_CLASSES
+        self._steps: list[Step] | None = None
+        self._ranks: Fraction | None = None
+
+    def floor(self, sizes: Sizes) -> Fraction | None:
+        """Seconds that no priced pool of these sizes goes below; None where none can be priced."""
+        if sizes.ranks != (1, 1) or not self._few:
+            if self._ranks is None:
+                self._ranks = max(self._by_rates(), self._by_rank_pairs() if self._few else Fraction(0))
+            return self._ranks
+        if self._steps is None:
+            self._steps = self._of_devices()
+        for seconds, out, into, joined in self._steps:
+            if out >= sizes.workers[1] and into >= sizes.workers[0] and joined >= sizes.devices:
+                return seconds
+        return None
+
+    def _of_devices(self) -> list[Step]:
+        symmetry = self.classes.symmetry
+        alike: dict[int, int] = {}
+        for like in symmetry.like:
+            alike[like] = alike.get(like, 0) + 1
+        rows = []
+        for each in self.classes.pairs(None):
+            found = self.screen.pair(symmetry.names[each.prefill], symmetry.names[each.decode])
+            seconds = seconds_of(found.handoff)
+            if found.verdict == "admitted" and (seconds is not None or found.handoff is None):
+                rows.append((seconds or Fraction(0), each))
+        rows.sort(key=lambda row: row[0])
+        joined = _Joined(self.classes)
+        out: dict[int, int] = {}
+        into: dict[int, int] = {}
+        steps: list[Step] = []
+        for seconds, each in rows:
+            _, prefill, decode = each.key
+            out[prefill] = out.get(prefill, 0) + each.count // alike[prefill]
+            into[decode] = into.get(decode, 0) + each.count // alike[decode]
+            joined.join(each.key)
+            if steps and steps[-1][0] == seconds:
+                steps.pop()
+            steps.append((seconds, max(out.values()), max(into.values()), joined.most))
+        return steps
+
+    def _by_rates(self) -> Fraction:
+        """What one rank sends, or receives, over the fastest of all links."""
+        rates = self.screen.ask.pricing.rates
+        figures = (chosen(link.bandwidth, rates)[0] for link in self.screen.ask.fleet.links)
+        fastest = max((figure.value for figure in figures if figure is not None), default=0)
+        return Fraction(self.screen.most_rank_bytes, fastest) if fastest else Fraction(0)
+
+    def _by_rank_pairs(self) -> Fraction:
+        """The longest of what any two ranks exchange, each between the two devices that do it fastest."""
+        names = self.classes.symmetry.names
+        ends = [(names[each.prefill], names[each.decode]) for each in self.classes.pairs(None)]
+        least = Fraction(0)
+        for listed in self.screen.rank_pairs():
+            times = (
+                self.screen.time_of([replace(each, src=src, dst=dst) for each in listed]) for src, dst in ends
+            )  # fmt: skip
+            least = max(least, min((time for time in times if time is not None), default=Fraction(0)))
+        return least
+
+
+class _Joined:
+    """Groups of devices that pairs join, added class by class; a group may be told too large, never too small."""
+
+    def __init__(self, classes: FleetClasses) -> None:
+        self.symmetry = classes.symmetry
+        self.group = list(range(len(self.symmetry.names)))
+        self.size = [1] * len(self.group)
+        self.most = min(1, len(self.group))
+        self.inside: dict[int, list[int]] = {}
+        for device, chain in enumerate(self.symmetry.chains):
+            for part in chain[:-1]:
+                self.inside.setdefault(part, []).append(device)
+
+    def join(self, key: tuple[int, int, int]) -> None:
+        """Joins all devices of both likenesses in each part that is like the class's."""
+        like, prefill, decode = key
+        for part, devices in self.inside.items():
+            if self.symmetry.parts[part].like == like:
+                ends = [device for device in devices if self.symmetry.like[device] in (prefill, decode)]
+                for device in ends[1:]:
+                    self._unite(ends[0], device)
+
+    def _root(self, device: int) -> int:
+        while self.group[device] != device:
+            self.group[device] = self.group[self.group[device]]
+            device = self.group[device]
+        return device
+
+    def _unite(self, one: int, other: int) -> None:
+        one, other = self._root(one), self._root(other)
+        if one != other:
+            self.group[other] = one
+            self.size[one] += self.size[other]
+            self.most = max(self.most, self.size[one])
