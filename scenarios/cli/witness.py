@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
 
     @command(app, "witness")
     def witness(console: Console, program: Program, plan: PlanOption = None, output: FormatOption = Format.text) -> int:
-        """Run a Python program and list every copy that CUDA made for it, by kind, bytes and devices.
+        """Run a program and list the copies CUDA made for it.
+
+        By kind, bytes and devices, each beside the plan where one is given.
 
         0 seen (and as the plan says), 1 other than the plan, 3 nobody could look, 4 the program failed.
         """

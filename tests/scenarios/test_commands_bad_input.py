@@ -165,7 +165,7 @@ CASES: dict[str, tuple[Make, int, str]] = {
     "an unknown mode": (words("run", "two-gpu", "--attention", "both"), 2, "--attention 'both' is unknown"),
     "a share above 1": (words("admit", "two-gpu", "--utilization", "1.01"), 2, "--utilization 1.01"),
     "several GPUs a worker": (words("admit", "two-gpu", "--tp", "2"), 2, "tensor-parallel degree 2 in 1 stage takes 2"),
-    "an unknown backend": (words("run", "two-gpu", "--backend", "abacus"), 2, "'abacus' is unknown; use numba"),
+    "an unknown backend": (words("run", "two-gpu", "--backend", "abacus"), 2, "'abacus' is unknown; use cupy, numba"),
     "a backend that is not here": (words("run", "two-gpu", "--backend", "cupy"), 3, "cupy"),
     "an unknown sabotage": (words("run", "two-gpu", "--without", "decode"), 2, "--without decode"),
     "no folder for the plan": (words("admit", "two-gpu", "--plan-out", "{here}/none/p.json"), 2, "cannot be written"),
