@@ -1,6 +1,6 @@
 """Decode and prefill on a CUDA card beside what else is there: `python -m benchmarks.gpu --scratch DIR [--out FILE]`.
 
-Random weights of published shapes, f32, batch 1, 64 tokens of prompt and 64 decoded. Beside this project's own run: the
+Random weights of published shapes, f32, batch 1, 64 tokens of prompt, 192 decoded. Beside this project's own run: the
 same products by cuBLAS sgemv in a graph (through PyTorch), plain PyTorch operation by operation, and transformers where
 it is installed. The bound is the bytes of the weights over the read bandwidth measured in the same process.
 """
@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.checkpoints import SHAPES, write_checkpoint
 from executor.backends import cupy_gpu
 from executor.cuda.driver import selected
+from executor.cuda.kernels import SPLIT_BELOW
 from executor.cuda.steps import Memory, Steps
 from executor.run import Executor
 from executor.weights import open_weights
@@ -31,7 +32,7 @@ from planner.request import Request
 from scenarios.acceptance.checkpoint import SHAPES as LARGE
 from scenarios.acceptance.checkpoint import write_random_checkpoint
 
-PROMPT, DECODED = 64, 64
+PROMPT, DECODED = 64, 192
 PREFILL = 512
 
 
@@ -45,6 +46,17 @@ def orders_of(model: Any, chunk: int, prompt: int, decoded: int) -> Any:
     return make_orders(admission)
 
 
+def by_threshold(executor: Executor, model: Any) -> dict[str, float]:
+    """The graph with other bounds between a warp and a block for a pair of rows."""
+    kernels: Any = executor.machine.backend.handle("gpu:0").kernels  # type: ignore[attr-defined]  # a GPU's own
+    found = {}
+    for below in (0, 512, 2048, 8192, 1 << 30):
+        kernels.split_below = below
+        found[f"split_below_{below}"] = replayed(executor, model)["graph_us"]
+    kernels.split_below = SPLIT_BELOW
+    return found
+
+
 def own(path: str, read_bandwidth: float) -> dict[str, Any]:
     """This project: run as a user runs it, with and without witnesses, and the graph alone."""
     model = load_model(path)
@@ -53,7 +65,7 @@ def own(path: str, read_bandwidth: float) -> dict[str, Any]:
     with Executor(orders_of(model, PROMPT, PROMPT, DECODED), weights, cupy_gpu.Backend) as executor:
         executor.run()
         found["run_tok_s"] = executor.run().rates["decode_tok_s"]
-        found |= replayed(executor, model)
+        found |= replayed(executor, model) | by_threshold(executor, model)
     with Executor(orders_of(model, PROMPT, PROMPT, DECODED), weights, cupy_gpu.Backend, observers=()) as executor:
         executor.run()
         found["run_unwitnessed_tok_s"] = executor.run().rates["decode_tok_s"]
@@ -77,6 +89,10 @@ def replayed(executor: Executor, model: Any) -> dict[str, float]:
         driver.begin_capture(lane.stream)
         steps.token(memory.at("act/next"), True, PROMPT)
         graph = driver.end_capture(lane.stream)
+        driver.begin_capture(lane.stream)
+        steps.token(memory.at("act/next"), True, PROMPT)
+        driver.copy("d2h", lane.scratch, memory.at("act/next"), 4, lane.stream)
+        reading = driver.end_capture(lane.stream)
         first, last = driver.event(timed=True), driver.event(timed=True)
         alone, read = [], []
         for _ in range(7):
@@ -91,11 +107,11 @@ def replayed(executor: Executor, model: Any) -> dict[str, float]:
             driver.synchronize(lane.stream)
             began = time.perf_counter()
             for _ in range(DECODED - 1):
-                driver.replay(graph, lane.stream)
-                driver.copy("d2h", lane.scratch, memory.at("act/next"), 4, lane.stream)
+                driver.replay(reading, lane.stream)
                 driver.synchronize(lane.stream)
             read.append((time.perf_counter() - began) * 1e6 / (DECODED - 1))
         driver.end_graph(graph)
+        driver.end_graph(reading)
     return {"graph_us": median(alone), "graph_read_us": median(read), "nodes": 5 * model.n_layers + 3}
 
 

@@ -1,7 +1,7 @@
 """The compiled path of a CUDA device: decode as a captured graph, replayed for every position; prefill in whole chunks.
 
-A graph holds kernels only: a peer copy between two cards cannot be captured, and the ids that a pass takes up or gives
-down are copies of the waybill, made around it. Which operations a replay does was noted as it was captured. Rows of the
+A graph holds the kernels of a pass and the copy of the chosen id down, which the driver records at every replay; a peer
+copy between two cards stays outside. Which operations a replay does was noted as it was captured. Rows of the
 ledger are written for a stretch at once, each under the device in whose memory its weight lies.
 """
 
@@ -106,7 +106,8 @@ class _Walk:
             self.steps.batch(self.memory.at("act/tokens"), len(ids), position, wants)
             self._did(self.steps.entries, wants, position, len(ids), uploaded=True)
             if wants:
-                self._choose(position + len(ids) - 1)
+                self._bring_home()
+                self._choose()
         return self._end(stretch.passes)
 
     def token_by_token(self) -> Walked:
@@ -114,7 +115,13 @@ class _Walk:
         stretch = self.stretch
         self._set_position(stretch.first)
         self._lay_out(np.array(stretch.ids, np.int32))
-        prefill, made = stretch.phase == "prefill", 0
+        prefill = stretch.phase == "prefill"
+        with self.path._tags.leg(self.down):  # for the copy that a replayed graph makes
+            made = self._passes(prefill)
+        return self._end(made)
+
+    def _passes(self, prefill: bool) -> int:
+        stretch, made = self.stretch, 0
         for number in range(stretch.passes):
             wants = stretch.wants_logits and (not prefill or number == stretch.passes - 1)
             fresh = prefill or self.sampler is not None or (number == 0 and not stretch.continues)
@@ -125,9 +132,9 @@ class _Walk:
             entries = self._replay(self.memory.at("act/tokens" if fresh else "act/next"), wants)
             self._did(entries, wants, stretch.first + number, 1, uploaded=fresh)
             made += 1
-            if wants and self._choose(stretch.first + number) == BOS and not prefill:
+            if wants and self._choose() == BOS and not prefill:
                 break
-        return self._end(made)
+        return made
 
     def _set_position(self, position: int) -> None:
         self.driver.fill(self.memory.position, position, 1, self.lane.stream)  # a memset: no copy, no row
@@ -152,6 +159,8 @@ class _Walk:
             self.driver.begin_capture(self.lane.stream)
             try:
                 self.steps.token(source, wants_logits, self.first_bits)
+                if wants_logits and self.sampler is None:
+                    self._bring_home()
             finally:
                 graph = self.driver.end_capture(self.lane.stream)
             self.graphs[key] = (graph, self.steps.entries)
@@ -159,8 +168,13 @@ class _Walk:
         self.driver.replay(graph, self.lane.stream)
         return entries
 
-    def _choose(self, position: int) -> int:
-        """The id that a pass with logits chose, brought home."""
+    def _bring_home(self) -> None:
+        """The id that was chosen, into pinned memory: of a captured step a part of its graph."""
+        with self.path._tags.leg(self.down):
+            self.driver.copy("d2h", self.lane.scratch + _NEXT_AT, self.memory.at("act/next"), 4, self.lane.stream)
+
+    def _choose(self) -> int:
+        """The id that a pass with logits chose: what came home, or drawn from the logits that come now."""
         lane, driver = self.lane, self.driver
         if self.sampler is not None:
             logits = self.sampler.logits
@@ -170,8 +184,6 @@ class _Walk:
             chosen, bits = self.sampler.choose()
             self.walked.top1_bits.append(bits)
         else:
-            with self.path._tags.leg(self.down):
-                driver.copy("d2h", lane.scratch + _NEXT_AT, self.memory.at("act/next"), 4, lane.stream)
             lane.synchronize()
             chosen = ctypes.c_int32.from_address(lane.scratch + _NEXT_AT).value
         self.walked.chosen.append(chosen)

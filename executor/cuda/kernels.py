@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 PARAMETERS: dict[str, str] = {
     "embed": "ppppii",
     "rmsnorm": "pppi",
-    "matvec": "pppii",
+    "matvec": "pppiii",
     "matmul": "pppiii",
     "rope": "pppppiiii",
     "attention": "pppppiiii",
@@ -27,15 +27,18 @@ PARAMETERS: dict[str, str] = {
     "argmax": "ppppii",
     "rope_table": "ppiii",
     "advance": "p",
-    "decode_qkv": "pppppppppppiii",
-    "decode_add": "pppii",
-    "decode_ffn": "pppppii",
-    "decode_logits": "ppppii",
+    "decode_qkv": "pppppppppppiiii",
+    "decode_add": "pppiii",
+    "decode_ffn": "pppppiii",
+    "decode_logits": "ppppiii",
 }
 """Parameters of each kernel: p an address, i an int32, q an int64."""
 
 LARGEST_HEAD = 256
 """head_dim that the attention kernel holds in registers: 8 values a lane."""
+
+SPLIT_BELOW = 2048
+"""Pairs of rows below which a block shares the columns of each pair: fewer warps than that leave a card waiting."""
 
 _ROW_THREADS = 256
 _WARPS = 4
@@ -60,10 +63,17 @@ class Kernels:
 
     def __init__(self, driver: Driver, module: Any, stream: int, fault: int, blas: Callable[[], Any]) -> None:
         self.driver, self.module, self.stream, self.fault, self._blas = driver, module, stream, fault, blas
+        self.split_below = SPLIT_BELOW
 
     def launch(self, name: str, grid: tuple[int, int], block: int, args: Sequence[int], shared: int = 0) -> None:
         """One kernel, by name."""
         self.driver.launch(self.module, name, grid, block, shared, args, self.stream)
+
+    def units(self, name: str, count: int, args: Sequence[int]) -> None:
+        """A kernel over `count` pairs of rows: a warp each, or a block each where that fills the card better."""
+        split = count < self.split_below
+        blocks = count if split else -(-count // _WARPS)
+        self.launch(name, (blocks, 1), 32 * _WARPS, [*args, int(split)])
 
     def run(self, op: str, arrays: Sequence[Operand], scalars: Sequence[int]) -> None:
         """An operation of `executor.ops`: the output first, scalars in the order of its table.
@@ -83,7 +93,7 @@ class Kernels:
     def _matmul(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
         (rows, d), n = shapes[0], shapes[1][1]
         if rows == 1:
-            self.launch("matvec", (pairs(d), 1), 32 * _WARPS, [*at, d, n])
+            self.units("matvec", -(-d // 2), [*at, d, n])
         elif rows * d * n >= _LIBRARY_FROM:
             self.driver.sgemm(self._blas(), at[0], at[1], at[2], rows, d, n, self.stream)
         else:
@@ -121,13 +131,3 @@ class Kernels:
     def _rope_table(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
         positions, half = shapes[0]
         self.launch("rope_table", (-(-positions * half // 256), 1), 256, [*at, positions, half, scalars[0]])
-
-
-def pairs(rows: int) -> int:
-    """Blocks of _WARPS warps that work on `rows` rows, two a warp."""
-    return -(-rows // (2 * _WARPS))
-
-
-def singles(rows: int) -> int:
-    """Blocks of _WARPS warps that work on one row each."""
-    return -(-rows // _WARPS)

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
-from executor.cuda.driver import Driver, DriverError, faults
+from executor.cuda.driver import Driver, DriverError, faults, worded
 from executor.cuda.kernels import Kernels
 from executor.cuda.source import SOURCE
 from fleet.errors import BackendError
@@ -58,10 +58,12 @@ class Lane:
 
     def synchronize(self) -> None:
         """Wait for the stream. BackendError for a token id that a kernel found outside the vocabulary."""
-        with faults("waiting for work", self.device):
+        try:
             self.driver.synchronize(self.stream)
-        found, index, token = (ctypes.c_int32 * 3).from_address(self.fault)
-        if found:
+        except DriverError as fault:
+            raise worded(fault, "waiting for work", self.device) from fault
+        if ctypes.c_int32.from_address(self.fault).value:
+            _, index, token = (ctypes.c_int32 * 3).from_address(self.fault)
             ctypes.memset(self.fault, 0, _FAULT_BYTES)
             raise BackendError(f"embed on {self.device}: token id {token} at index {index} is outside the vocabulary")
 

@@ -1,6 +1,7 @@
 """The kernels of the CUDA backend, as text: strict f32, no fast math, every sum in an order that never changes.
 
-A warp multiplies two rows of a weight at once, in 16-byte loads where addresses and extents allow. Sums run over lanes
+A warp, or a block where there are few rows, multiplies two rows of a weight at once, in 16-byte loads where addresses
+and extents allow. Sums run over lanes
 and are folded by shuffles, so their order differs from the processor's: tokens are compared, bits are not, across
 devices. Attention keeps a running maximum, so it needs no scratch row. The `decode_*` kernels are several operations of
 the program text in one launch. Positions come from memory where `pos` is given, so that a captured graph can be
@@ -33,18 +34,20 @@ __device__ __forceinline__ float block_sum(float v, float* parts) {
     return total;
 }
 
-/* Rows w0 and w1 against x, which NORM multiplies by the gain g; ss is then the sum of squares of x. */
+/* Rows w0 and w1 against x, which NORM multiplies by the gain g. One warp does it, or (`split`) the whole block, which
+   then shares the columns: a short row of blocks is done sooner that way. Every thread gets both results. */
 template <bool NORM>
 __device__ __forceinline__ void two_rows(const float* w0, const float* w1, const float* x, const float* g, int n,
-                                         float& a, float& b, float& ss) {
-    int lane = threadIdx.x & 31;
-    a = b = ss = 0.0f;
+                                         int split, float& a, float& b) {
+    int lane = split ? threadIdx.x : threadIdx.x & 31, lanes = split ? blockDim.x : LANES;
+    float ss = 0.0f;
+    a = b = 0.0f;
     size_t bits = (size_t)w0 | (size_t)w1 | (size_t)x | (NORM ? (size_t)g : 0);
     if ((bits & 15) == 0 && (n & 3) == 0) {
         const float4 *p0 = (const float4*)w0, *p1 = (const float4*)w1, *px = (const float4*)x, *pg = (const float4*)g;
         int m = n >> 2;
 #pragma unroll 4
-        for (int j = lane; j < m; j += LANES) {
+        for (int j = lane; j < m; j += lanes) {
             float4 u = __ldcs(p0 + j), v = __ldcs(p1 + j), t = px[j];
             if (NORM) {
                 float4 h = pg[j];
@@ -55,7 +58,7 @@ __device__ __forceinline__ void two_rows(const float* w0, const float* w1, const
             b += v.x * t.x + v.y * t.y + v.z * t.z + v.w * t.w;
         }
     } else {
-        for (int j = lane; j < n; j += LANES) {
+        for (int j = lane; j < n; j += lanes) {
             float t = x[j];
             if (NORM) { ss += t * t; t *= g[j]; }
             a += w0[j] * t;
@@ -64,14 +67,27 @@ __device__ __forceinline__ void two_rows(const float* w0, const float* w1, const
     }
     a = warp_sum(a);
     b = warp_sum(b);
+    if (NORM) ss = warp_sum(ss);
+    if (split) {
+        __shared__ float parts[3][32];
+        int warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+        if ((threadIdx.x & 31) == 0) { parts[0][warp] = a; parts[1][warp] = b; parts[2][warp] = ss; }
+        __syncthreads();
+        a = b = ss = 0.0f;
+        for (int w = 0; w < warps; w++) { a += parts[0][w]; b += parts[1][w]; ss += parts[2][w]; }
+    }
     if (NORM) {
-        float scale = 1.0f / sqrtf(warp_sum(ss) / (float)n + 1e-5f);
+        float scale = 1.0f / sqrtf(ss / (float)n + 1e-5f);
         a *= scale;
         b *= scale;
     }
 }
 
-__device__ __forceinline__ int warp_of_grid() { return blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); }
+/* Number of the pair of rows that this thread works on, and whether it is the one that writes. */
+__device__ __forceinline__ int unit_of_grid(int split) {
+    return split ? blockIdx.x : blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+}
+__device__ __forceinline__ bool writes(int split) { return (split ? threadIdx.x : threadIdx.x & 31) == 0; }
 """
 
 _STEPS = r"""
@@ -95,14 +111,14 @@ extern "C" __global__ void rmsnorm(float* out, const float* x, const float* weig
     for (int j = threadIdx.x; j < n; j += blockDim.x) to[j] = weight[j] * (scale * row[j]);
 }
 
-extern "C" __global__ void matvec(float* out, const float* x, const float* w, int d, int n) {
-    int i = 2 * warp_of_grid();
+extern "C" __global__ void matvec(float* out, const float* x, const float* w, int d, int n, int split) {
+    int i = 2 * unit_of_grid(split);
     if (i >= d) return;
     int k = i + 1 < d ? i + 1 : i;
     const float* row = x + (size_t)blockIdx.y * n;
-    float a, b, ss;
-    two_rows<false>(w + (size_t)i * n, w + (size_t)k * n, row, row, n, a, b, ss);
-    if ((threadIdx.x & 31) == 0) {
+    float a, b;
+    two_rows<false>(w + (size_t)i * n, w + (size_t)k * n, row, row, n, split, a, b);
+    if (writes(split)) {
         out[(size_t)blockIdx.y * d + i] = a;
         if (k != i) out[(size_t)blockIdx.y * d + k] = b;
     }
@@ -281,17 +297,17 @@ _DECODE = r"""
 /* rmsnorm, wq, wk, wv and rope: two rows a warp are one pair to rotate. k and v are the layer's caches. */
 extern "C" __global__ void decode_qkv(float* q, float* k, float* v, const float* x, const float* gain, const float* wq,
                                       const float* wk, const float* wv, const float* cos, const float* sin,
-                                      const int* pos, int dim, int kv_dim, int head_dim) {
-    int i = 2 * warp_of_grid(), p = pos[0];
+                                      const int* pos, int dim, int kv_dim, int head_dim, int split) {
+    int i = 2 * unit_of_grid(split), p = pos[0];
     if (i >= dim + 2 * kv_dim) return;
     const float* w = wq;
     float* to = q;
     bool turned = true;
     if (i >= dim + kv_dim) { i -= dim + kv_dim; w = wv; to = v + (size_t)p * kv_dim; turned = false; }
     else if (i >= dim) { i -= dim; w = wk; to = k + (size_t)p * kv_dim; }
-    float a, b, ss;
-    two_rows<true>(w + (size_t)i * dim, w + (size_t)(i + 1) * dim, x, gain, dim, a, b, ss);
-    if ((threadIdx.x & 31) != 0) return;
+    float a, b;
+    two_rows<true>(w + (size_t)i * dim, w + (size_t)(i + 1) * dim, x, gain, dim, split, a, b);
+    if (!writes(split)) return;
     if (turned) {
         int half = head_dim / 2, h = (i % head_dim) / 2;
         float c = cos[(size_t)p * half + h], s = sin[(size_t)p * half + h], r = a * c - b * s;
@@ -303,13 +319,13 @@ extern "C" __global__ void decode_qkv(float* q, float* k, float* v, const float*
 }
 
 /* A projection added to the residual: wo, or w2. */
-extern "C" __global__ void decode_add(float* x, const float* y, const float* w, int d, int n) {
-    int i = 2 * warp_of_grid();
+extern "C" __global__ void decode_add(float* x, const float* y, const float* w, int d, int n, int split) {
+    int i = 2 * unit_of_grid(split);
     if (i >= d) return;
     int k = i + 1 < d ? i + 1 : i;
-    float a, b, ss;
-    two_rows<false>(w + (size_t)i * n, w + (size_t)k * n, y, y, n, a, b, ss);
-    if ((threadIdx.x & 31) == 0) {
+    float a, b;
+    two_rows<false>(w + (size_t)i * n, w + (size_t)k * n, y, y, n, split, a, b);
+    if (writes(split)) {
         x[i] += a;
         if (k != i) x[k] += b;
     }
@@ -317,23 +333,23 @@ extern "C" __global__ void decode_add(float* x, const float* y, const float* w, 
 
 /* rmsnorm, w1, w3 and swiglu: a warp has one row of each. */
 extern "C" __global__ void decode_ffn(float* h, const float* x, const float* gain, const float* w1, const float* w3,
-                                      int hidden, int n) {
-    int i = warp_of_grid();
+                                      int hidden, int n, int split) {
+    int i = unit_of_grid(split);
     if (i >= hidden) return;
-    float a, b, ss;
-    two_rows<true>(w1 + (size_t)i * n, w3 + (size_t)i * n, x, gain, n, a, b, ss);
-    if ((threadIdx.x & 31) == 0) h[i] = a * (1.0f / (1.0f + expf(-a))) * b;
+    float a, b;
+    two_rows<true>(w1 + (size_t)i * n, w3 + (size_t)i * n, x, gain, n, split, a, b);
+    if (writes(split)) h[i] = a * (1.0f / (1.0f + expf(-a))) * b;
 }
 
 /* rmsnorm and the classifier. */
 extern "C" __global__ void decode_logits(float* logits, const float* x, const float* gain, const float* w, int d,
-                                         int n) {
-    int i = 2 * warp_of_grid();
+                                         int n, int split) {
+    int i = 2 * unit_of_grid(split);
     if (i >= d) return;
     int k = i + 1 < d ? i + 1 : i;
-    float a, b, ss;
-    two_rows<true>(w + (size_t)i * n, w + (size_t)k * n, x, gain, n, a, b, ss);
-    if ((threadIdx.x & 31) == 0) {
+    float a, b;
+    two_rows<true>(w + (size_t)i * n, w + (size_t)k * n, x, gain, n, split, a, b);
+    if (writes(split)) {
         logits[i] = a;
         if (k != i) logits[k] = b;
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from executor.cuda.kernels import Kernels, Operand, pairs, singles
+from executor.cuda.kernels import Kernels, Operand
 from executor.instance import Entry
 from fleet.model import Model
 
@@ -81,7 +81,9 @@ class Steps:
             return
         size = (model.vocab_size, model.dim)
         args = [memory.at("act/logits"), memory.at("act/x"), memory.weight("rms_final", -1, model.dim)]
-        self._launch("decode_logits", pairs(size[0]), [*args, memory.weight(model.classifier_name, -1, 0), *size])
+        self.kernels.units(
+            "decode_logits", -(-size[0] // 2), [*args, memory.weight(model.classifier_name, -1, 0), *size]
+        )
         self._note(("rmsnorm", -1, "rms_final"), ("matmul", -1, model.classifier_name), ("argmax", -1, ""))
         out = [memory.at("act/next"), memory.at("act/logits"), memory.bits, memory.position]
         self.kernels.launch("argmax", (1, 1), 1024, [*out, first, size[0]])
@@ -95,14 +97,14 @@ class Steps:
         ]
         args = [memory.at("act/q"), *caches, memory.at("act/x"), memory.weight("rms_att", layer, dim), *weights]
         args += [memory.at("work/rope_cos"), memory.at("work/rope_sin"), memory.position, dim, kv_dim, head_dim]
-        self._launch("decode_qkv", pairs(dim + 2 * kv_dim), args)
+        self.kernels.units("decode_qkv", dim // 2 + kv_dim, args)
         self._note(("rmsnorm", layer, "rms_att"), *(("matmul", layer, name) for name in ("wq", "wk", "wv")))
         self._note(("rope", layer, ""))
         heads = (model.n_heads, model.n_kv_heads, head_dim)
         self.kernels.attend([memory.at("act/xb"), memory.at("act/q"), *caches], memory.position, 0, 1, heads)
         self._note(("attention", layer, ""))
         args = [memory.at("act/x"), memory.at("act/xb"), memory.weight("wo", layer, dim, dim), dim, dim]
-        self._launch("decode_add", pairs(dim), args)
+        self.kernels.units("decode_add", -(-dim // 2), args)
         self._note(("matmul", layer, "wo"), ("add", layer, ""))
 
     def _feed_forward_half(self, layer: int) -> None:
@@ -110,11 +112,11 @@ class Steps:
         dim, hidden = model.dim, model.hidden_dim
         weights = [memory.weight(name, layer, hidden, dim) for name in ("w1", "w3")]
         args = [memory.at("act/hb"), memory.at("act/x"), memory.weight("rms_ffn", layer, dim), *weights, hidden, dim]
-        self._launch("decode_ffn", singles(hidden), args)
+        self.kernels.units("decode_ffn", hidden, args)
         self._note(("rmsnorm", layer, "rms_ffn"), ("matmul", layer, "w1"), ("matmul", layer, "w3"))
         self._note(("swiglu", layer, ""))
         args = [memory.at("act/x"), memory.at("act/hb"), memory.weight("w2", layer, dim, hidden), dim, hidden]
-        self._launch("decode_add", pairs(dim), args)
+        self.kernels.units("decode_add", -(-dim // 2), args)
         self._note(("matmul", layer, "w2"), ("add", layer, ""))
 
     def _embed(self, source: int, rows: int) -> None:
@@ -122,9 +124,6 @@ class Steps:
         table = Operand(memory.at("weights/token_embedding"), (model.vocab_size, model.dim))
         self.kernels.run("embed", [Operand(memory.at("act/x"), (rows, model.dim)), table, Operand(source, (rows,))], ())
         self._note(("embed", -1, "token_embedding"))
-
-    def _launch(self, name: str, blocks: int, args: Sequence[int]) -> None:
-        self.kernels.launch(name, (blocks, 1), 128, args)
 
     # Many tokens at once
 

@@ -33,8 +33,8 @@ def rmsnorm(grid: Any, out: int, x: int, weight: int, n: int) -> None:
     cpu.rmsnorm(f32(out, grid[0], n), f32(x, grid[0], n), f32(weight, n))
 
 
-def matvec(grid: Any, out: int, x: int, w: int, d: int, n: int) -> None:
-    assert grid[0] * 2 * WARPS >= d
+def matvec(grid: Any, out: int, x: int, w: int, d: int, n: int, split: int) -> None:
+    assert grid[0] * 2 * (1 if split else WARPS) >= d
     cpu.matmul(f32(out, grid[1], d), f32(x, grid[1], n), f32(w, d, n))
 
 
@@ -92,10 +92,10 @@ def _normed(x: int, gain: int, n: int) -> Any:
 
 def decode_qkv(
     grid: Any, q: int, k: int, v: int, x: int, gain: int, wq: int, wk: int, wv: int, cos: int, sin: int, pos: int,
-    dim: int, kv_dim: int, head_dim: int,
+    dim: int, kv_dim: int, head_dim: int, split: int,
 ) -> None:  # fmt: skip
     p, row = int(i32(pos)[0]), _normed(x, gain, dim)
-    assert grid[0] * 2 * WARPS >= dim + 2 * kv_dim
+    assert grid[0] * 2 * (1 if split else WARPS) >= dim + 2 * kv_dim
     kv = [f32(c, p + 1, kv_dim)[p:] for c in (k, v)]
     cpu.matmul(f32(q, 1, dim), row, f32(wq, dim, dim))
     cpu.matmul(kv[0], row, f32(wk, kv_dim, dim))
@@ -103,21 +103,21 @@ def decode_qkv(
     cpu.rope(f32(q, 1, dim), kv[0], *(f32(t, p + 1, head_dim // 2) for t in (cos, sin)), p, head_dim)
 
 
-def decode_add(grid: Any, x: int, y: int, w: int, d: int, n: int) -> None:
+def decode_add(grid: Any, x: int, y: int, w: int, d: int, n: int, split: int) -> None:
     out = np.zeros((1, d), np.float32)
     cpu.matmul(out, f32(y, 1, n), f32(w, d, n))
     cpu.add(f32(x, 1, d), out)
 
 
-def decode_ffn(grid: Any, h: int, x: int, gain: int, w1: int, w3: int, hidden: int, n: int) -> None:
+def decode_ffn(grid: Any, h: int, x: int, gain: int, w1: int, w3: int, hidden: int, n: int, split: int) -> None:
     row, h3 = _normed(x, gain, n), np.zeros((1, hidden), np.float32)
-    assert grid[0] * WARPS >= hidden
+    assert grid[0] * (1 if split else WARPS) >= hidden
     cpu.matmul(f32(h, 1, hidden), row, f32(w1, hidden, n))
     cpu.matmul(h3, row, f32(w3, hidden, n))
     cpu.swiglu(f32(h, 1, hidden), h3)
 
 
-def decode_logits(grid: Any, logits: int, x: int, gain: int, w: int, d: int, n: int) -> None:
+def decode_logits(grid: Any, logits: int, x: int, gain: int, w: int, d: int, n: int, split: int) -> None:
     cpu.matmul(f32(logits, 1, d), _normed(x, gain, n), f32(w, d, n))
 
 
