@@ -51,6 +51,7 @@ class PlacementTime:
     compute: dict[str, tuple[PhaseTime, ...]]
     moved: dict[str, Time]
     sums: dict[str, Time]
+    calls: dict[str, Calls]
 
 
 def calls_of(workload: Workload, phase: str) -> Calls:
@@ -74,9 +75,9 @@ def placement_time(
 ) -> PlacementTime:  # fmt: skip
     """All times of a placement on named devices; `rows` are those of its prediction. Verdicts are not looked at."""
     machine = machine_graph(fleet)
-    compute, moved, sums, phases = {}, {}, {}, {}
+    compute, moved, sums, phases, asked = {}, {}, {}, {}, {}
     for phase in ("prefill", "decode"):
-        calls = calls_of(workload, phase)
+        calls = asked[phase] = calls_of(workload, phase)
         ranks = ranks_of(model, placement, phase)
         compute[phase], on_ranks = _computed(machine, model, workload, ranks, calls, pricing)
         moved[phase] = total(row_time(row, pricing.rates) for row in rows if row.phase == phase)
@@ -89,7 +90,7 @@ def placement_time(
         ttft=total((phases["prefill"], handoff)) if _answers(workload) else None,
         tpot=scaled(phases["decode"], Fraction(1, passes)) if passes else None,
         prefill=phases["prefill"], handoff=handoff, decode=phases["decode"],
-        compute=compute, moved=moved, sums=sums,
+        compute=compute, moved=moved, sums=sums, calls=asked,
     )  # fmt: skip
 
 

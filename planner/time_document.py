@@ -31,7 +31,8 @@ def time_document(admission: Admission, rows: Sequence[Row]) -> Document:
     return {
         "ttft_s": _seconds(found.ttft), "tpot_s": _seconds(found.tpot),
         "basis": f"{row_basis(rows, rates)}; {_phase_basis(found)}", "rates": rates, "error": _error(parts),
-        "lower_bound": any(part is not None and part.lower_bound for part in parts),
+        "ttft_lower_bound": found.ttft is not None and found.ttft.lower_bound,
+        "tpot_lower_bound": found.tpot is not None and found.tpot.lower_bound,
         "policy": any(part is not None and part.policy for part in parts),
         "unpriced": list(dict.fromkeys(words for part in parts if part is not None for words in part.unpriced)),
         "prefill": _phase(found, "prefill", found.prefill), "handoff": _handoff(found, rows),
@@ -82,6 +83,8 @@ def _phase_basis(found: PlacementTime) -> str:
 def _phase(found: PlacementTime, phase: str, whole: Time) -> Document:
     return {
         "seconds": _float(whole.seconds),
+        "calls": found.calls[phase].count,
+        "chunk": found.calls[phase].chunk,
         "compute": [_computed(one) for one in found.compute[phase]],
         "rows_s": _float(found.moved[phase].seconds),
         "sums_s": _float(found.sums[phase].seconds),

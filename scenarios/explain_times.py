@@ -12,16 +12,17 @@ from typing import Any
 
 from fleet.units import format_rate
 from scenarios.derivation import Derivation, Document
-from scenarios.words import seconds_of, time_words
+from scenarios.explain_phases import explain_phases
+from scenarios.words import scored_time, seconds_of, time_words
 
 _SAME = 1e-9
 """Relative: seconds are exact fractions, rounded once to a float each."""
 
 
 def explain_times(plan: Document) -> list[Derivation]:
-    """The derivations of the seconds of rows, of the handoff, and of shared segments."""
+    """The derivations of the seconds of rows, of the handoff, of shared segments, and of TTFT and TPOT."""
     rows = [row for row in plan.get("waybill") or [] if "seconds" in row]
-    return [*(_row(row) for row in rows), *_handoff(plan), *_shared(plan)]
+    return [*(_row(row) for row in rows), *_handoff(plan), *_shared(plan), *explain_phases(plan)]
 
 
 def _row(row: Document) -> Derivation:
@@ -35,7 +36,7 @@ def _row(row: Document) -> Derivation:
         bytes=None,
         follows=follows and (legs is not None or row["seconds"] is None),
         about=frozenset((row["phase"], row["tensor"], "time", *edges)),
-        figure=seconds_of(row),
+        figure=scored_time(row),
     )
 
 
@@ -94,7 +95,7 @@ def _handoff(plan: Document) -> list[Derivation]:
         terms = tuple(f"{row['tensor']} {seconds_of(row)}" for row in rows)
         known = all(row.get("legs") is not None for row in rows)
         follows = _is_sum(handoff["seconds"], _times(rows) if known else [None])
-        out.append(_of_handoff("time", terms, None, follows, "", seconds_of(handoff)))
+        out.append(_of_handoff("time", terms, None, follows, "", scored_time(handoff)))
     if handoff.get("legs") is not None:
         follows = _legs(handoff["legs"]) == _legs([leg for row in rows for leg in row.get("legs") or ()])
         ways = tuple(f"{leg['src']}->{leg['dst']} {_count(leg['bytes'])} B" for leg in handoff["legs"])
@@ -145,7 +146,7 @@ def explain_shared(parts: Iterable[Document]) -> list[Derivation]:
             bound, fine = "unpriced: the segment's rate is unknown", together is None
         else:
             least = max(alone, part["bytes"] / rate)
-            bound = f"at the same time at least {time_words(together)}; the longest alone {time_words(alone)}"
+            bound = f"at the same time at least {time_words(together)}; the longest alone {time_words(alone)}; unscored"
             fine = together >= least * (1 - _SAME)
         edges = {f"{flow['src']}->{flow['dst']}" for flow in flows}
         out.append(

@@ -25,9 +25,12 @@ _CACHES = (
     " positions (an engine that evicts none holds all), states one each whatever the tokens."
 )
 _TIMES = (
-    "Times are latency x copies + bytes / bandwidth over the declared links, without contention."
+    "Times are latency x copies + bytes / bandwidth over the declared links (or, with --rates observed, over what was"
+    " observed of them), without contention; TTFT and TPOT a roofline of stated rates times a share of each."
+    " unscored: no run was compared with them."
     " unpriced (null): a rate or the way is unknown."
-    " >= (lower_bound): a link on the way states no latency, so its bandwidth alone is priced."
+    " >= (lower_bound): a link on the way states no latency, so its bandwidth alone is priced;"
+    " or a pass reads so little that launches decide, which are not priced."
 )
 _CONTENTION = (
     "contention: a lower bound for flows of one phase over one segment if they run at the same time: the longest alone,"

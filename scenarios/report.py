@@ -8,6 +8,7 @@ from typing import Any
 from fleet.units import format_bytes, format_rate
 from scenarios.admissions import admission_row
 from scenarios.table import Paint, Table, safe
+from scenarios.times_text import time_cell, time_heading, times_block
 from scenarios.transfer_text import in_flight_block, transfer_block
 from scenarios.words import (
     COLOR_OF,
@@ -20,6 +21,7 @@ from scenarios.words import (
     listing,
     mapping,
     placed,
+    scored_time,
     seconds_of,
     verdict_word,
 )
@@ -47,6 +49,7 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
         edges_block(plan.get("edges") or [], paint),
         _contention(plan.get("contention") or [], paint),
         _summary(plan, paint),
+        times_block(plan.get("time") or {}, paint),
         transfer_block(plan.get("transfer") or {}, paint),
         defaults_block(plan, paint),
         listing("Not run", plan.get("not_run") or [], paint),
@@ -61,7 +64,7 @@ def admissions_text(plans: list[Document], *, color: bool = False, width: int | 
     paint = Paint(color, width)
     table = Table("Fleets", "verdict", "binding line", ">required", ">available", ">margin", ">handoff")
     for plan, row in zip(plans, map(admission_row, plans), strict=True):
-        time = seconds_of(row["handoff"]) if row["handoff"] else "none" if plan.get("passes") else "unpriced"
+        time = scored_time(row["handoff"]) if row["handoff"] else "none" if plan.get("passes") else "unpriced"
         short = (row["margin_bytes"] or 0) < 0
         table.add(
             row["fleet"] or "?", row["verdict"], row["binding"] or "-",
@@ -187,13 +190,14 @@ def _no_way(plan: Document) -> set[str]:
 
 
 def _waybill(rows: list[Document], paint: Paint, no_way: Collection[str] = ()) -> list[str]:
-    table = Table("Waybill", "tensor", "edge", "kind", ">bytes", ">copies", ">each pass", ">time")
+    heading = time_heading(rows)
+    table = Table("Waybill", "tensor", "edge", "kind", ">bytes", ">copies", ">each pass", f">{heading}")
     for row in rows:
         per_pass = row.get("per_pass")
         each = f"{count_of(per_pass['bytes'])} B / {count_of(per_pass['copies'])}" if per_pass else ""
         table.add(
             row["phase"], row["tensor"], f"{row['src']} -> {row['dst']}", _kind(row, row.get("legs") or []),
-            format_bytes(row["bytes"]), count_of(row["copies"]), each, seconds_of(row),
+            format_bytes(row["bytes"]), count_of(row["copies"]), each, time_cell(row, heading),
         )  # fmt: skip
         legs = row.get("legs")
         if legs is None:
@@ -202,7 +206,7 @@ def _waybill(rows: list[Document], paint: Paint, no_way: Collection[str] = ()) -
         elif len(legs) > 1:
             for leg in legs:
                 ends = f"  {leg['src']} -> {leg['dst']}"
-                time = seconds_of(leg) if "seconds" in leg else ""
+                time = time_cell(leg, heading) if "seconds" in leg else ""
                 table.add(
                     "", "", ends, _kind(leg, [leg]), format_bytes(leg["bytes"]), count_of(leg["copies"]), "", time
                 )
@@ -225,7 +229,8 @@ def edges_block(edges: list[Document], paint: Paint) -> list[str]:
 
 def _contention(shared: list[Document], paint: Paint) -> list[str]:
     """Segments that flows of one phase share: one flow alone, and all at the same time (a lower bound)."""
-    table = Table("Shared", "segment", "flows", ">bytes", ">bandwidth", ">longest alone", ">together")
+    titles = ("segment", "flows", ">bytes", ">bandwidth", ">longest alone, unscored", ">together, unscored")
+    table = Table("Shared", *titles)
     for part in shared:
         way = "<->" if part.get("both_ways") else "->"
         rate = part["bandwidth_bytes_per_s"]
@@ -254,7 +259,7 @@ def _summary(plan: Document, paint: Paint) -> list[str]:
             way = "no way is declared" if _no_way(plan) & _ends_of(plan) else "the way is unknown"
             moved = f"{format_bytes(handoff['bytes'])} to move, {way}: copies unknown"
         exact = f", {format_bytes(handoff['payload_bytes'])} exact" if "payload_bytes" in handoff else ""
-        lines += paint.fold(f"Handoff     {moved}{exact}, {seconds_of(handoff)}", 12)
+        lines += paint.fold(f"Handoff     {moved}{exact}, {scored_time(handoff)}", 12)
     elif passes:
         lines.append("Handoff     none")
     if passes:

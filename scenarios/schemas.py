@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from scenarios.shapes import Shape, Sink, choice, flag, integer, listing, number, record, table, text
+from scenarios.time_shapes import TIME
 
 DEVICE_ID = r"[A-Za-z0-9._/:-]{1,64}"
 PHASES = ("stage", "prefill", "handoff", "decode")
@@ -281,7 +282,7 @@ _PLAN_FIELDS = record(
         "contention": listing(_contention, most=MAX_ROWS, null=True),
         "dispatches": record({"prefill": figure, "decode": figure}, null=True),
         "passes": record({"prefill": integer(), "decode": integer()}, null=True),
-        "time": record({}, {"ttft_s": number(null=True), "tpot_s": number(null=True)}, null=True),
+        "time": TIME,
         "alternatives": listing(_alternative, most=MAX_ROWS),
         "not_run": words,
         "transfer": _transfer,

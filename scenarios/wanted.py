@@ -20,9 +20,11 @@ from fleet.units import UnitError, format_utilization, parse_utilization
 from planner.admit import Ask, utilization_of
 from planner.engines import ENGINES, engine_extent
 from planner.orders import sampling_to_document
+from planner.rates import fleet_at
 from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUNT, Request, resolve
 from scenarios.documents import canonical
 from scenarios.placing import chosen_placement
+from scenarios.pricing import pricing_inputs, pricing_of
 from scenarios.schemas import MODEL_SIZES
 
 COMMAND_LINE = "command line"
@@ -71,6 +73,8 @@ class Wanted:
     kv_buffer: str | None = None
     decode_pp: int | None = None
     utilization: str | None = None
+    rates: str | None = None
+    efficiency: str | None = None
     expect: tuple[int, ...] | None = None
     name: str | None = None
     source: str = COMMAND_LINE
@@ -139,6 +143,7 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
     defaults: list[str] = []
     prompt_ids = _encode(wanted, model)
     request = _request(wanted, prompt_ids, defaults)
+    pricing = pricing_of(wanted.rates, wanted.efficiency, wanted.source)
     ask = Ask(
         fleet=fleet,
         model=model,
@@ -146,6 +151,7 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         placement=chosen_placement(wanted, fleet, model, defaults),
         utilization=utilization,
         expect=wanted.expect,
+        pricing=pricing,
     )
     if wanted.model is None:
         defaults.append(f"model: the embedded default {model.name}")
@@ -154,7 +160,7 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         origin = "the fleet's budget" if by_fleet else "no flag and no budget in the fleet"
         defaults.append(f"utilization: {format_utilization(utilization_of(ask))} ({origin})")
     return Prepared(
-        ask=ask,
+        ask=replace(ask, fleet=fleet_at(fleet, pricing.rates)),
         inputs=_inputs(wanted, ask),
         defaults=tuple(defaults),
         tokenizer=wanted.tokenizer,
@@ -274,6 +280,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
         **_engine_inputs(wanted),
         "utilization": format_utilization(utilization_of(ask)),
         "reserve_bytes": ask.fleet.budget.reserve,
+        **pricing_inputs(ask.pricing),
     }
     if not model.unknown:
         workload = resolve(ask.request, model, wanted.source)

@@ -123,6 +123,24 @@ def seconds_of(part: Document) -> str:
     return (">= " if part.get("lower_bound") else "") + time_words(seconds)
 
 
+def standing_of(part: Document) -> str:
+    """`error 8 %` where one is stated of the time; `unscored`: no run was compared with it."""
+    error = part.get("error")
+    if type(error) not in (int, float):
+        legs = [leg.get("error") for leg in part.get("legs") or ()]
+        known = [each for each in legs if type(each) in (int, float)]
+        if not known or len(known) != len(legs):
+            return "unscored"
+        error = max(known)
+    return f"error {float(error) * 100:.3g} %"
+
+
+def scored_time(part: Document) -> str:
+    """A time that stands alone: `1.36 ms, unscored`, `>= 254 ns, error 8 %`, `unpriced`."""
+    told = seconds_of(part)
+    return told if part.get("seconds") is None else f"{told}, {standing_of(part)}"
+
+
 def time_words(seconds: float) -> str:
     """A time with its unit. By fractions: a document of others may hold a number that a float cannot multiply."""
     return format_seconds(round(Fraction(seconds) * PS_PER_SECOND), digits=4)

@@ -31,6 +31,6 @@ def workers_block(workers: Document, paint: Paint) -> list[str]:
                 lines += paint.fold(f"  {phase}: caches of {kind} layers lie on {copies} ranks each, whole", 4)
     together = workers.get("handoff_together_s")
     if together is not None:
-        words = f"  the slowest pair of ranks takes {time_words(together)}; all at the same time take no less"
+        words = f"  the slowest pair of ranks takes {time_words(together)}, unscored; all at the same time take no less"
         lines += paint.fold(words, 4)
     return lines

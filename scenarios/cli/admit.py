@@ -54,6 +54,8 @@ def register(app: typer.Typer) -> None:
         top_p: opt.TopPOption = None,
         seed: opt.SeedOption = None,
         utilization: opt.UtilizationOption = None,
+        rates: opt.RatesOption = None,
+        efficiency: opt.EfficiencyOption = None,
         tp: opt.TensorParallelOption = None,
         prefill_tp: opt.PrefillTpOption = None,
         decode_tp: opt.DecodeTpOption = None,
@@ -77,7 +79,8 @@ def register(app: typer.Typer) -> None:
             decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent, block_size=block_size,
             attention=attention, layout=layout, prefill_chunk=prefill_chunk, temperature=temperature, top_p=top_p,
-            seed=seed, utilization=utilization, tp=tp, prefill_tp=prefill_tp, decode_tp=decode_tp, pp=pp,
+            seed=seed, utilization=utilization, rates=rates, efficiency=efficiency,
+            tp=tp, prefill_tp=prefill_tp, decode_tp=decode_tp, pp=pp,
             prefill_pp=prefill_pp, decode_pp=decode_pp, engine=engine, engine_version=engine_version,
             prefix_hit=prefix_hit, kv_buffer=kv_buffer,
         )  # fmt: skip

@@ -135,6 +135,14 @@ def _degree(flag: str, words: str) -> Any:
     return Annotated[int | None, typer.Option(flag, metavar="N", help=words)]
 
 
+RatesOption = Annotated[
+    str | None,
+    typer.Option("--rates", metavar="R", help="Rates of times: declared (default), or observed where there are any."),
+]
+EfficiencyOption = Annotated[
+    str | None,
+    typer.Option("--efficiency", metavar="S", help="Shares of rates that phases reach: compute=0.6,memory=0.8."),
+]
 TensorParallelOption = _degree("--tp", "Tensor-parallel degree of both phases; priced, not run.")
 PrefillTpOption = _degree("--prefill-tp", "Tensor-parallel degree of prefill.")
 DecodeTpOption = _degree("--decode-tp", "Tensor-parallel degree of decode.")

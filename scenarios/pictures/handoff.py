@@ -8,7 +8,7 @@ from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.machine import Fleet
-from scenarios.words import count_of, exact_bytes, seconds_of
+from scenarios.words import count_of, exact_bytes, scored_time
 
 Document = dict[str, Any]
 
@@ -66,7 +66,7 @@ class _Leg:
 
 def _carried(plan: Document, handoff: Document, fleet: Fleet, prefill: str, decode: str) -> Handoff:
     whole = f"{exact_bytes(handoff.get('bytes'))} in {count_of(handoff.get('copies'))} copies"
-    notes = [f"KV handoff of the plan ({plan['verdict']}): {prefill} to {decode}, {whole}, {seconds_of(handoff)}."]
+    notes = [f"KV handoff of the plan ({plan['verdict']}): {prefill} to {decode}, {whole}, {scored_time(handoff)}."]
     legs = _legs(plan)
     ways = [_links(fleet, leg) for leg in legs or ()]
     if not legs or None in ways:

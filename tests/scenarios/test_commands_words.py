@@ -173,7 +173,16 @@ SUBJECTS = {
     "handoff": {"handoff k gpu:0->gpu:1", "handoff v gpu:0->gpu:1", "handoff"},
     "kv_cache": {"gpu:0 kv_cache", "gpu:1 kv_cache"},
     "gpu:1 kv_cache": {"gpu:1 kv_cache"},
-    "decode": {"decode tokens host->gpu:1", "decode next_token gpu:1->host", "decode passes", "decode dispatches"},
+    "decode": {
+        "decode tokens host->gpu:1",
+        "decode next_token gpu:1->host",
+        "decode passes",
+        "decode dispatches",
+        "decode time",
+        "decode compute gpu:1",
+    },
+    "ttft": {"TTFT"},
+    "tpot": {"TPOT"},
     "next_token": {"prefill next_token gpu:0->host", "decode next_token gpu:1->host"},
     "dispatches": {"prefill dispatches", "decode dispatches"},
     "EXCEEDS_BUDGET": {"EXCEEDS_BUDGET"},
@@ -192,7 +201,7 @@ def test_every_figure_can_be_asked_for(subject: str, here: Path, ask: Ask) -> No
         whole = {f"handoff {word}" for word in ("time", "payload", "copies", "legs")}
         beside |= whole if subject == "handoff" else set()
         assert told == SUBJECTS[subject] | beside
-        assert subject in ("kv_cache", "gpu:1 kv_cache", "dispatches", "EXCEEDS_BUDGET") or beside
+        assert subject in ("ttft", "tpot", "kv_cache", "gpu:1 kv_cache", "dispatches", "EXCEEDS_BUDGET") or beside
 
 
 def test_an_unknown_subject_is_answered_with_those_that_are_there(here: Path, ask: Ask) -> None:

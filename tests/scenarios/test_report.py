@@ -181,7 +181,10 @@ def test_a_link_without_latency_gives_a_lower_bound_that_is_marked() -> None:
     assert {(row["src"], row["dst"]) for row in bounded} == {("host", "cpu:0"), ("cpu:0", "host")}
     assert all(row["legs"][0]["lower_bound"] for row in bounded)
     text = plan_text(planned)
-    assert text.count(">= ") == len(bounded) + 1  # and once where the limits explain it
+    # and of the time to the first token, which a small prefill bounds too, and where the limits explain it
+    assert planned["time"]["ttft_lower_bound"]
+    assert planned["time"]["tpot_s"] is None
+    assert text.count(">= ") == len(bounded) + 2
     assert "states no latency" in text
     assert "lower_bound" not in plan()["handoff"]
     over = plan(fleet="gpu-and-cpu", decode="cpu:0")
