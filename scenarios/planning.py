@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.admit import Admission, admit
-from planner.fixes import explain_refusal
+from planner.fixes import counterfactuals
 from planner.plan import plan_document
 from scenarios.documents import plan_id
 from scenarios.limits import plan_limits
@@ -15,12 +15,16 @@ from scenarios.wanted import Prepared
 
 def make_plan(prepared: Prepared) -> dict[str, Any]:
     """The contract's **plan** for a prepared question: whatever the verdict, with its reasons and its `id`."""
-    admission, changes = explain_refusal(admit(prepared.ask))
+    admission, changes, weighed = counterfactuals(admit(prepared.ask))
     reasons = tuple(
         replace(reason, fix=_pinned(reason.fix, prepared)) if reason.fix else reason for reason in admission.reasons
     )
     admission = replace(admission, reasons=reasons)
     document = plan_document(admission, prepared.inputs, [_pinned(change, prepared) for change in changes], [])
+    if weighed:
+        document["counterfactuals"] = [
+            each | {"change": _pinned(each["change"], prepared)} if each["change"] else each for each in weighed
+        ]
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings, *_ends_early(admission)]
     attention = None if prepared.ask.model.unknown else prepared.ask.request.attention

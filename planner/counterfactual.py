@@ -1,0 +1,250 @@
+"""Single changes of a request that would mend a refusal: each dimension gives the smallest one, found exactly.
+
+Counts grow what a plan holds, so the largest admitted one is found by bisection; shares by a closed form; types,
+devices and degrees one after another in a stated order. Nothing is told from here: `planner.fixes` admits each again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from fleet.errors import DescriptionError
+from fleet.model import DTYPE_BYTES, PRICED_DTYPES
+from fleet.placement import PHASES, Placement
+from planner.admit import Admission, Ask, admit, cache_bytes, terms_of
+from planner.ledger_bounds import least_utilization
+from planner.request import with_passes
+from planner.shared_memory import shared_memories
+
+_STEP = 10_000
+"""A suggested utilization has four decimals."""
+_BY_PREFERENCE = ("decode", "prefill")
+MOST_DEVICES = 64
+"""Devices tried in place of one: a whole fleet is `place`'s affair."""
+SHORT = ("EXCEEDS_BUDGET", "EXCEEDS_FREE", "EXCEEDS_CAPACITY", "EXCEEDS_SHARED_MEMORY")
+"""Codes of reasons that say that bytes are missing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One change and the request that results. `document` is {flag | field, from, to} for the plan."""
+
+    document: dict[str, Any]
+    ask: Ask
+
+
+Source = Callable[[Admission], Iterator[Change]]
+
+
+def joined(changes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Changes that belong together as one: the first, and the others under `and`."""
+    return changes[0] if len(changes) == 1 else {**changes[0], "and": changes[1:]}
+
+
+def is_admitted(ask: Ask) -> bool:
+    """The verdict; a request that cannot be meant (a type that a layout does not hold) is not admitted."""
+    try:
+        return admit(ask).verdict == "admitted"
+    except DescriptionError:
+        return False
+
+
+def utilization(admission: Admission) -> Iterator[Change]:
+    """The smallest share (four decimals) that holds every device and every memory that several lie in."""
+    least = _least_share(admission)
+    if least is None:
+        return
+    share = min(Fraction(-(-least.numerator * _STEP // least.denominator), _STEP), Fraction(1))
+    document = {"flag": "--utilization", "from": _decimal(admission.utilization), "to": _decimal(share)}
+    yield Change(document=document, ask=replace(admission.ask, utilization=share))
+
+
+def _least_share(admission: Admission) -> Fraction | None:
+    """None where no device is short, or one would be at any share."""
+    ask, prediction = admission.ask, admission.prediction
+    short = {reason.device for reason in admission.reasons if reason.code in SHORT}
+    if prediction is None or not short:
+        return None
+    held = {f.arena: (f.total_bytes, cache_bytes(f)) for f in prediction.footprints}
+    wanted = [(name, *held[name]) for name in short if name is not None]
+    for memory in shared_memories(ask.fleet, prediction.footprints):
+        if memory.devices[0] in short:
+            caches = sum(held[name][1] for name in memory.devices)
+            wanted += [(name, memory.total_bytes, caches) for name in memory.devices]
+    needed = Fraction(0)
+    for name, total, cache in wanted:
+        device, capacity = ask.fleet.device(name), admission.budgets[name].capacity_bytes
+        share = None if capacity is None else least_utilization(capacity, total, cache, terms_of(ask, device))
+        if share is None:
+            return None
+        needed = max(needed, share)
+    return needed or None
+
+
+def _decimal(share: Fraction) -> str:
+    return f"{float(share):.4f}".rstrip("0").rstrip(".")
+
+
+def context(admission: Admission) -> Iterator[Change]:
+    """The most cache positions that fit; passes that would not fit into them go down with them."""
+    ask, workload = admission.ask, admission.workload
+    if workload is None or ask.request.positions is None:
+        return
+    least = min(workload.passes, workload.prompt_tokens + 1)
+
+    def with_positions(count: int) -> Ask:
+        request = replace(ask.request, positions=count)
+        return replace(ask, request=with_passes(request, workload, min(workload.passes, count))[0])
+
+    best = _largest(least, workload.positions - 1, with_positions)
+    if best is None:
+        return
+    changes: list[dict[str, Any]] = [{"flag": "--positions", "from": workload.positions, "to": best}]
+    if best < workload.passes:
+        _, flag, before, after = with_passes(ask.request, workload, best)
+        changes.append({"flag": flag, "from": before, "to": after})
+        yield Change(document=joined(changes), ask=with_positions(best))
+    else:
+        yield Change(document=changes[0], ask=replace(ask, request=replace(ask.request, positions=best)))
+
+
+def sequences(admission: Admission) -> Iterator[Change]:
+    """The most sequences at once."""
+    ask, workload = admission.ask, admission.workload
+    if workload is None or workload.batch == 1:
+        return
+    best = _largest(1, workload.batch - 1, lambda count: with_batch(ask, count))
+    if best is not None:
+        yield Change(document={"flag": "--batch", "from": workload.batch, "to": best}, ask=with_batch(ask, best))
+
+
+def with_batch(ask: Ask, count: int) -> Ask:
+    """The same request for so many sequences."""
+    return replace(ask, request=replace(ask.request, batch=count))
+
+
+def passes(admission: Admission) -> Iterator[Change]:
+    """The most passes that fit and still hand over."""
+    ask, workload = admission.ask, admission.workload
+    if workload is None or workload.decode_passes < 2:
+        return
+    if ask.request.positions is not None:
+        return  # the cache is sized by --positions; fewer passes alone change nothing
+
+    def with_count(count: int) -> Ask:
+        return replace(ask, request=with_passes(ask.request, workload, count)[0])
+
+    best = _largest(workload.prompt_tokens + 1, workload.passes - 1, with_count)
+    if best is not None:
+        request, flag, before, after = with_passes(ask.request, workload, best)
+        yield Change(document={"flag": flag, "from": before, "to": after}, ask=replace(ask, request=request))
+
+
+def prompt(admission: Admission) -> Iterator[Change]:
+    """The longest prompt with as many new tokens; where it is a count, and the cache is sized by it."""
+    ask, workload = admission.ask, admission.workload
+    request = ask.request
+    if workload is None or request.prompt_tokens is None or request.prompt_ids is not None:
+        return
+    if request.new_tokens is None or request.positions is not None:
+        return
+
+    def with_prompt(count: int) -> Ask:
+        return replace(ask, request=replace(request, prompt_tokens=count))
+
+    best = _largest(1, workload.prompt_tokens - 1, with_prompt)
+    if best is not None:
+        document = {"flag": "--prompt-tokens", "from": workload.prompt_tokens, "to": best}
+        yield Change(document=document, ask=with_prompt(best))
+
+
+def _largest(low: int, high: int, ask_for: Callable[[int], Ask]) -> int | None:
+    """The largest value in [low, high] that is admitted; memory only grows with it, so bisection is exact."""
+    if low > high or not is_admitted(ask_for(low)):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_admitted(ask_for(middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def cache_type(admission: Admission) -> Iterator[Change]:
+    """The widest narrower type of the cache that is admitted."""
+    workload = admission.workload
+    yield from _types(admission, "kv_dtype", None if workload is None else workload.kv_dtype)
+
+
+def weights_type(admission: Admission) -> Iterator[Change]:
+    """The widest narrower type of the weights that is admitted."""
+    workload = admission.workload
+    yield from _types(admission, "weights_dtype", None if workload is None else workload.weights_dtype)
+
+
+def _types(admission: Admission, field: str, now: str | None) -> Iterator[Change]:
+    if now not in DTYPE_BYTES:
+        return
+    narrower = [name for name in PRICED_DTYPES if DTYPE_BYTES[name] < DTYPE_BYTES[now]]
+    for name in sorted(narrower, key=lambda each: -DTYPE_BYTES[each]):
+        typed: dict[str, Any] = {field: name}
+        ask = replace(admission.ask, request=replace(admission.ask.request, **typed))
+        if is_admitted(ask):
+            document = {"flag": f"--{field.replace('_', '-')}", "from": now, "to": name}
+            yield Change(document=document, ask=ask)
+            return
+
+
+def roles(admission: Admission) -> Iterator[Change]:
+    """Prefill and decode swapped."""
+    ask, placed = admission.ask, admission.ask.placement
+    if placed.is_oracle or placed.is_split:
+        return
+    swapped = Placement(prefill=placed.decode, decode=placed.prefill)
+    flags = [
+        {"flag": f"--{phase}", "from": getattr(placed, phase), "to": getattr(swapped, phase)}
+        for phase in _BY_PREFERENCE
+    ]
+    yield Change(document=joined(flags), ask=replace(ask, placement=swapped))
+
+
+def devices(admission: Admission) -> Iterator[Change]:
+    """A third device for one phase: the request stays split."""
+    placed = admission.ask.placement
+    if placed.is_oracle or placed.is_split:
+        return
+    others = [d.id for d in admission.ask.fleet.devices if d.id not in placed.devices]
+    for phase in _BY_PREFERENCE:
+        for name in others[:MOST_DEVICES]:
+            yield _moved(admission, phase, name)
+
+
+def one_device(admission: Admission) -> Iterator[Change]:
+    """Both phases on one device: it needs no peer, but it is no split any more."""
+    placed = admission.ask.placement
+    if placed.is_split:
+        return
+    if not placed.is_oracle:
+        yield _moved(admission, "decode", placed.prefill)
+        yield _moved(admission, "prefill", placed.decode)
+        return
+    for name in [d.id for d in admission.ask.fleet.devices if d.id != placed.prefill][:MOST_DEVICES]:
+        yield from (_moved(admission, phase, name) for phase in _BY_PREFERENCE)
+
+
+def _moved(admission: Admission, phase: str, name: str) -> Change:
+    placed = admission.ask.placement
+    moved = {"prefill": placed.prefill, "decode": placed.decode, phase: name}
+    placement = Placement(prefill=moved["prefill"], decode=moved["decode"])
+    document = {"flag": f"--{phase}", "from": getattr(placed, phase), "to": name}
+    return Change(document=document, ask=replace(admission.ask, placement=placement))
+
+
+def phases_short(admission: Admission) -> tuple[str, ...]:
+    """The phases of which a device is short of bytes."""
+    short = {reason.device for reason in admission.reasons if reason.code in SHORT}
+    return tuple(phase for phase in PHASES if short & set(admission.ask.placement.ranks(phase)))

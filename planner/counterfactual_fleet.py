@@ -1,0 +1,165 @@
+"""Changes of a fleet that would mend a refusal: capacities, pinned pools, links, and what its file leaves unknown.
+
+They mean other hardware, or a better description of it; the smallest figure that would do is a closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from fleet.host_return import assume_host_return
+from fleet.machine import Device, Figure, Fleet, Link, Quantity
+from planner.admit import Admission, cache_bytes, terms_of
+from planner.counterfactual import Change, joined
+from planner.ledger_bounds import least_capacity
+from planner.shared_memory import shared_memories
+
+
+def pools(admission: Admission) -> Iterator[Change]:
+    for reason in admission.reasons:
+        if reason.code != "PINNED_POOL_TOO_SMALL" or reason.needed_bytes is None:
+            continue
+        hosts = tuple(
+            replace(h, pinned_pool=_policy(reason.needed_bytes)) if h.id == reason.device else h
+            for h in admission.ask.fleet.hosts
+        )
+        number = next(i for i, h in enumerate(admission.ask.fleet.hosts) if h.id == reason.device)
+        document = {
+            "field": f"hosts[{number}].pinned_pool", "from": f"{reason.available_bytes} B",
+            "to": f"{reason.needed_bytes} B",
+        }  # fmt: skip
+        fleet = replace(admission.ask.fleet, hosts=hosts, digest="")
+        yield Change(document=document, ask=replace(admission.ask, fleet=fleet))
+
+
+def capacities(admission: Admission) -> Iterator[Change]:
+    """The smallest capacities that hold every device; one change where the devices share a field of the file."""
+    short = ("EXCEEDS_CAPACITY", "EXCEEDS_FREE", "EXCEEDS_BUDGET")
+    needed = least_capacities(admission, short)
+    for name, least in _shared_capacities(admission):
+        needed[name] = max(needed.get(name, 0), least)
+    if not needed:
+        return
+    ask = admission.ask
+    held = {d.capacity_field: d.memory.capacity.value for d in ask.fleet.devices}
+    changes = [{"field": f, "from": f"{held[f]} B", "to": f"{to} B"} for f, to in sorted(needed.items())]
+    yield Change(document=joined(changes), ask=replace(ask, fleet=_with_capacities(ask.fleet, needed)))
+
+
+def least_capacities(admission: Admission, codes: tuple[str, ...] | None = None) -> dict[str, int]:
+    """{field of the fleet file: the least capacity that holds its devices} of those with a reason of these codes.
+
+    None for `codes`: of all devices of the plan.
+    """
+    ask, needed = admission.ask, dict[str, int]()
+    told = {reason.device for reason in admission.reasons if codes is not None and reason.code in codes}
+    for footprint in () if admission.prediction is None else admission.prediction.footprints:
+        device = None if footprint.device is None else ask.fleet.device(footprint.device)
+        if device is None or (codes is not None and device.id not in told):
+            continue
+        least = least_capacity(footprint.total_bytes, cache_bytes(footprint), terms_of(ask, device))
+        needed[device.capacity_field] = max(needed.get(device.capacity_field, 0), least)
+    return needed
+
+
+def _shared_capacities(admission: Admission) -> Iterator[tuple[str, int]]:
+    """(field, bytes) of the memories that several devices of the plan lie in, and that are too small for all of them.
+
+    The devices must agree on the size, so the field of each is told.
+    """
+    fleet = admission.ask.fleet
+    if admission.prediction is None or not any(r.code == "EXCEEDS_SHARED_MEMORY" for r in admission.reasons):
+        return
+    caches = {f.arena: cache_bytes(f) for f in admission.prediction.footprints}
+    for shared in shared_memories(fleet, admission.prediction.footprints):
+        used = max((d.in_use or 0 for name in shared.devices if (d := fleet.device(name))), default=0)
+        terms = replace(terms_of(admission.ask, None), in_use=used)
+        least = least_capacity(shared.total_bytes, sum(caches[name] for name in shared.devices), terms)
+        for device in fleet.devices:
+            held = device.memory.capacity.value
+            if device.memory.physical == shared.physical and (held is None or held < least):
+                yield device.capacity_field, least
+
+
+def _with_capacities(fleet: Fleet, capacity: dict[str, int]) -> Fleet:
+    def changed(device: Device) -> Device:
+        if device.capacity_field not in capacity:
+            return device
+        memories = tuple(
+            replace(m, capacity=_policy(capacity[device.capacity_field])) if m.name == device.default_memory else m
+            for m in device.memories
+        )
+        return replace(device, memories=memories)
+
+    return replace(fleet, devices=tuple(changed(d) for d in fleet.devices), digest="")
+
+
+def _policy(value: int) -> Quantity:
+    return Quantity(declared=Figure(value=value, provenance="policy", source="proposed fix"))
+
+
+def links(admission: Admission) -> Iterator[Change]:
+    """Declare the links that are missing; without a rate, so the plan stays unpriced there."""
+    ask = admission.ask
+    missing = [reason.edge for reason in admission.reasons if reason.code == "NO_ROUTE" and reason.edge is not None]
+    devices = {d.id for d in ask.fleet.devices}
+    if not missing or (ask.fleet.format and not any({src, dst} <= devices for src, dst in missing)):
+        return
+    links, documents = [], []
+    for src, dst in missing:
+        peer = src in devices and dst in devices
+        links.append(Link(src=src, dst=dst, kind="pcie", peer_access="direct" if peer else None))
+        link = {"from": src, "to": dst, "kind": "pcie"} | ({"peer_access": "direct"} if peer else {})
+        documents.append({"field": "links[+]", "from": None, "to": link})
+    document = joined(documents)
+    fleet = replace(ask.fleet, links=(*ask.fleet.links, *links), digest="")
+    yield Change(document=document, ask=replace(ask, fleet=fleet))
+
+
+def host_return(admission: Admission) -> Iterator[Change]:
+    """Assume the host links that the fleet lacks: policy, without a rate."""
+    ask = admission.ask
+    if not any(reason.code == "NO_ROUTE" for reason in admission.reasons):
+        return
+    fleet = assume_host_return(ask.fleet)
+    if fleet.links != ask.fleet.links:
+        document = {"flag": "--assume-host-return", "from": None, "to": True}
+        yield Change(document=document, ask=replace(ask, fleet=fleet))
+
+
+def peer_access(admission: Admission) -> Iterator[Change]:
+    """Another route of the handoff: direct from device to device, in place of staged over the host."""
+    ask, placed = admission.ask, admission.ask.placement
+    if admission.prediction is None or not admission.prediction.routed.staged or ask.fleet.format or placed.is_split:
+        return
+    src, dst = placed.prefill, placed.decode
+    links = tuple(
+        replace(link, peer_access="direct") if (link.src, link.dst) == (src, dst) else link for link in ask.fleet.links
+    )
+    if links != ask.fleet.links:
+        document: dict[str, Any] = {"field": f"links[{src}->{dst}].peer_access", "from": "staged", "to": "direct"}
+    else:
+        links = (*links, Link(src=src, dst=dst, kind="pcie", peer_access="direct"))
+        row = {"from": src, "to": dst, "kind": "pcie", "peer_access": "direct"}
+        document = {"field": "links[+]", "from": None, "to": row}
+    yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, links=links, digest="")))
+
+
+def unknowns(admission: Admission) -> Iterator[Change]:
+    """State what is unknown: the capacity that is needed, or that peer copies are staged (which is always possible)."""
+    ask = admission.ask
+    capacity = least_capacities(admission, ("CAPACITY_UNKNOWN",))
+    if capacity:
+        changes = [{"field": f, "from": None, "to": f"{to} B"} for f, to in sorted(capacity.items())]
+        yield Change(document=joined(changes), ask=replace(ask, fleet=_with_capacities(ask.fleet, capacity)))
+    for reason in admission.reasons:
+        if reason.code == "PEER_ACCESS_UNKNOWN" and reason.edge is not None:
+            src, dst = reason.edge
+            links = tuple(
+                replace(link, peer_access="staged") if (link.src, link.dst) == (src, dst) else link
+                for link in ask.fleet.links
+            )
+            document = {"field": f"links[{src}->{dst}].peer_access", "from": "unknown", "to": "staged"}
+            yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, links=links, digest="")))
