@@ -161,6 +161,7 @@ def function_of(
         function.linkage = "linkonce_odr"
         function.attributes.add("noinline")
         function.attributes.add("nounwind")
+        function.attributes.add("optsize")  # unrolled again at each link, loads end up in an order no cache foresees
         inner = ir.IRBuilder(function.append_basic_block("entry"))
         value = emit(inner, function.args)
         if value is None:
