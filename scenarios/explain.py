@@ -28,7 +28,7 @@ CODES = {
     "PEER_ACCESS_UNKNOWN": "The fleet does not say whether peer copies go direct. Both readings are in `alternatives`.",
     "MODEL_UNKNOWN": "The model's layout is not understood, so its weights and cache are not priced.",
     "DIVISION_UNKNOWN": "How a tensor is divided among ranks is not known, so no rank's weights are priced.",
-    "ENGINE_UNKNOWN": "What the engine moves of some layers was not read anywhere, so the handoff is not priced.",
+    "ENGINE_UNKNOWN": "What the engine does with some layers or flags is not known, so its bytes are not admitted.",
     "SIZE_OVERFLOW": "A total passes 2^63 - 1 bytes, which no machine integer holds.",
 }
 """Every code that a reason may carry, in words."""

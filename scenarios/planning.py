@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fleet.launch import Launch
 from planner.admit import Admission, admit
+from planner.engines.prints import Range
 from planner.fixes import counterfactuals
 from planner.plan import plan_document
 from scenarios.documents import plan_id
+from scenarios.launching import launch_document, launch_warnings
 from scenarios.limits import plan_limits
 from scenarios.wanted import Prepared
 
 
-def make_plan(prepared: Prepared) -> dict[str, Any]:
-    """The contract's **plan** for a prepared question: whatever the verdict, with its reasons and its `id`."""
+def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Range | None = None) -> dict[str, Any]:
+    """The contract's **plan** for a prepared question: whatever the verdict, with its reasons and its `id`.
+
+    `launches` are the serving commands that the question was read from, `stated` what an engine said of its memory.
+    """
     admission, changes, weighed = counterfactuals(admit(prepared.ask))
     reasons = tuple(
         replace(reason, fix=_pinned(reason.fix, prepared)) if reason.fix else reason for reason in admission.reasons
@@ -33,6 +39,9 @@ def make_plan(prepared: Prepared) -> dict[str, Any]:
         attention, assumed=_assumes(admission), shared="contention" in document,
         other_caches=not model.unknown and not model.is_plain_cache, workers="workers" in document,
     )  # fmt: skip
+    if launches:
+        document["warnings"] += launch_warnings(launches)
+        document["launch"] = launch_document(document, prepared.ask.model, launches, stated)
     document["id"] = plan_id(document)
     first = ("schema", "verdict", "id")
     return {name: document[name] for name in first} | {k: v for k, v in document.items() if k not in first}

@@ -7,6 +7,7 @@ from typing import Any
 
 from fleet.units import format_bytes, format_rate
 from scenarios.admissions import admission_row
+from scenarios.launch_text import launch_block
 from scenarios.table import Paint, Table, safe
 from scenarios.times_text import time_cell, time_heading, times_block
 from scenarios.transfer_text import in_flight_block, transfer_block
@@ -51,6 +52,7 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
         _summary(plan, paint),
         times_block(plan.get("time") or {}, paint),
         transfer_block(plan.get("transfer") or {}, paint),
+        launch_block(plan.get("launch") or [], paint),
         defaults_block(plan, paint),
         listing("Not run", plan.get("not_run") or [], paint),
         listing("Warnings", plan.get("warnings") or [], paint),

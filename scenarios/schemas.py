@@ -238,6 +238,22 @@ _worker = record(
 )
 
 
+_range = record({"least": figure, "most": figure}, {"origin": text(128)})
+_launch = record(
+    {
+        "line": integer(),
+        "server": text(16),
+        "role": text(16, null=True),
+        "model": text(4096),
+        "available_bytes": _range,
+        "request_tokens": integer(),
+        "block_tokens": integer(1),
+        "pool_tokens": _range,
+        "max_concurrency": record({"least": text(64, null=True), "most": text(64, null=True)}),
+        "prints": words,
+        "unknown": words,
+    }
+)
 _transfer = record(
     {
         "engine": text(64, null=True),
@@ -286,6 +302,7 @@ _PLAN_FIELDS = record(
         "alternatives": listing(_alternative, most=MAX_ROWS),
         "not_run": words,
         "transfer": _transfer,
+        "launch": listing(_launch, most=2),
         "workers": record({"prefill": _worker, "decode": _worker}, {"handoff_together_s": number(null=True)}),
         "defaults": words,
         "warnings": words,

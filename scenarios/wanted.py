@@ -71,6 +71,10 @@ class Wanted:
     block_size: int | None = None
     prefix_hit: int | None = None
     kv_buffer: str | None = None
+    told: tuple[str, ...] = ()
+    """Where launch lines say what, in words."""
+    unpriced: tuple[str, ...] = ()
+    """What launch lines say and nobody prices."""
     decode_pp: int | None = None
     utilization: str | None = None
     rates: str | None = None
@@ -140,7 +144,9 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         faults.append(Fault(source=wanted.source, field="utilization", message=str(error)))
     if fleet is None or model is None or faults:
         raise DescriptionError(faults)
-    defaults: list[str] = []
+    defaults: list[str] = list(wanted.told)
+    if wanted.told and model.quantisation and "weights_dtype" not in wanted.given:
+        wanted = replace(wanted, weights_dtype=None)  # an engine's --dtype is then that of activations
     prompt_ids = _encode(wanted, model)
     request = _request(wanted, prompt_ids, defaults)
     pricing = pricing_of(wanted.rates, wanted.efficiency, wanted.source)
@@ -229,6 +235,7 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
         engine_version=wanted.engine_version,
         prefix_hit=wanted.prefix_hit or 0,
         host_buffer=wanted.kv_buffer == "host",
+        unpriced=wanted.unpriced,
     )
 
 

@@ -47,6 +47,8 @@ def register(app: typer.Typer) -> None:
         engine_version: opt.EngineVersionOption = None,
         prefix_hit: opt.PrefixHitOption = None,
         kv_buffer: opt.KvBufferOption = None,
+        engine_args: opt.EngineArgsOption = None,
+        available: opt.AvailableOption = None,
         attention: opt.AttentionOption = None,
         layout: opt.LayoutOption = None,
         prefill_chunk: opt.ChunkOption = None,
@@ -86,7 +88,7 @@ def register(app: typer.Typer) -> None:
         )  # fmt: skip
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])
-        plans = _plans(scenario, fleet or [], words)
+        plans = _plans(scenario, fleet or [], words, engine_args, available)
         if plan_out == "-":
             _write_alone(console, plans[0], output)
         else:
@@ -96,7 +98,9 @@ def register(app: typer.Typer) -> None:
         return exit_code_of([plan["verdict"] for plan in plans])
 
 
-def _plans(scenario: str | None, fleets: list[str], words: dict[str, Any]) -> list[dict[str, Any]]:
+def _plans(
+    scenario: str | None, fleets: list[str], words: dict[str, Any], engine_args: str | None, available: str | None
+) -> list[dict[str, Any]]:
     from scenarios.planning import make_plan
     from scenarios.wanted import prepare, wanted_of
 
@@ -105,7 +109,23 @@ def _plans(scenario: str | None, fleets: list[str], words: dict[str, Any]) -> li
     if fleets.count("-") > 1:
         wrong_use("only one fleet can come from stdin")
     questions = [wanted_of(scenario, words | {"fleet": fleet}) for fleet in fleets] or [wanted_of(scenario, words)]
-    return [make_plan(prepare(question)) for question in questions]
+    if engine_args is None:
+        if available is not None:
+            wrong_use("--available-kv-cache-memory is of --engine-args; give both")
+        return [make_plan(prepare(question)) for question in questions]
+    return _by_launch_lines(questions, engine_args, available)
+
+
+def _by_launch_lines(questions: list[Any], path: str, available: str | None) -> list[dict[str, Any]]:
+    from fleet.launch import read_launches
+    from scenarios.launching import stated_pool, with_launches
+    from scenarios.planning import make_plan
+    from scenarios.wanted import prepare
+
+    launches, stated = read_launches(path), stated_pool(available)
+    source = "<stdin>" if path == "-" else path
+    questions = [with_launches(question, launches, source) for question in questions]
+    return [make_plan(prepare(question), launches, stated) for question in questions]
 
 
 def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> None:

@@ -93,6 +93,18 @@ EngineVersionOption = Annotated[
 PrefixHitOption = Annotated[
     int | None, typer.Option("--prefix-hit", metavar="N", help="Tokens of the prompt that decode has already.")
 ]
+EngineArgsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-args", metavar="FILE", help="Text of vllm serve or sglang.launch_server commands: read, never run."
+    ),
+]
+AvailableOption = Annotated[
+    str | None,
+    typer.Option(
+        "--available-kv-cache-memory", metavar="M", help="The engine's own figure of a rank, for what it should print."
+    ),
+]
 KvBufferOption = Annotated[
     str | None,
     typer.Option("--kv-buffer", metavar="WHERE", help="device (default), or host: the handoff goes by host memory."),
