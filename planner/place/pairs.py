@@ -19,7 +19,6 @@ from planner.place.candidate import (
     cost_of,
     rank_key,
     ranked,
-    seconds_of,
     times_of,
     tokens_per_second,
     value_of,
@@ -108,6 +107,10 @@ class PairSearch:
         if told(answer) != self.screen.pair(*_ends(candidate)):
             raise RuntimeError(f"the screen and the admission of {_ends(candidate)} disagree")
         return answer
+
+    def shown(self, candidate: Candidate) -> Candidate:
+        """A pair with its times, admitted once more."""
+        return self._timed(candidate)
 
     @property
     def _is_timed(self) -> bool:
@@ -224,8 +227,3 @@ class _Floors:
         """Seconds; 0 where nothing is known."""
         rates = [rate for rate in (self._out.get(prefill), self._into.get(decode)) if rate]
         return Fraction(self.nbytes, min(rates)) if rates and self.known else Fraction(0)
-
-
-def best_seconds(answer: Answer) -> Fraction | None:
-    """Seconds of the best handoff; None where there is none."""
-    return seconds_of(answer.admitted[0].figures.handoff) if answer.admitted else None

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from fleet.errors import DescriptionError, Fault
 from fleet.placement import PHASES
+from planner.admit import Admission
 from planner.place.bounds import Bounds
 from planner.place.candidate import Candidate, Figures, cost_of, ranked, seconds_of, times_of, tokens_per_second
 from planner.place.classes import classes_of
@@ -86,6 +87,7 @@ class PoolSearch:
         ]  # fmt: skip
         self.sku = [device.sku for device in question.ask.fleet.devices]
         self._packs: dict[object, tuple[list[Worker], list[Worker]] | None] = {}
+        self._cases: dict[tuple[int, tuple[int, int]], _Case] = {}
 
     def _check(self) -> None:
         question, faults = self.question, []
@@ -134,6 +136,11 @@ class PoolSearch:
         return region if all(self.classes.near.keeps(rule, names) for rule in rules) else ()
 
     def _case(self, batch: int, ranks: tuple[int, int]) -> _Case:
+        if (batch, ranks) not in self._cases:
+            self._cases[batch, ranks] = self._new_case(batch, ranks)
+        return self._cases[batch, ranks]
+
+    def _new_case(self, batch: int, ranks: tuple[int, int]) -> _Case:
         ask = replace(self.question.ask, request=replace(self.question.ask.request, batch=batch))
         screen = Screen(ask, tp=ranks, classes=self.classes)
         usable = [
@@ -251,18 +258,32 @@ class PoolSearch:
             known = case.pairs[prefill, decode] = case.kept[key]
         return known
 
+    def shown(self, pool: Candidate) -> Candidate:
+        """A pool with its times, and its worst pair of workers admitted once more."""
+        return self._with_times(self._case_of(pool), pool) if pool.verdict == "admitted" else pool
+
+    def admission(self, pool: Candidate) -> Admission:
+        """The admission of the worst pair of workers of a pool."""
+        case = self._case_of(pool)
+        ends, _ = self._worst(case, pool)
+        return case.screen.admission(*ends)
+
+    def _case_of(self, pool: Candidate) -> _Case:
+        return self._case(pool.batch, (len(pool.prefill[0]), len(pool.decode[0])))
+
     def _timed(self, case: _Case, pool: Candidate) -> Candidate:
         """The same with TTFT, TPOT and throughput of its worst pair of workers, where the objective asks for them."""
-        if self.question.objective not in ("ttft", "throughput"):
-            return pool
-        return self.with_times(case, pool)
+        return self._with_times(case, pool) if self.question.objective in ("ttft", "throughput") else pool
 
-    def with_times(self, case: _Case, pool: Candidate) -> Candidate:
-        """TTFT and TPOT of the pair of workers with the longest handoff; throughput of all of them together."""
-        number = {name: at for at, name in enumerate(self.names)}
+    def _worst(self, case: _Case, pool: Candidate) -> tuple[Ends, Screened]:
+        number = self.classes.symmetry.number
         workers = [[tuple(number[name] for name in worker) for worker in side] for side in (pool.prefill, pool.decode)]
         pairs = (self._pair(case, *pair) for pair in itertools.product(*workers))
-        ends, found = max(pairs, key=lambda pair: _weight(pair[1]))
+        return max(pairs, key=lambda pair: _weight(pair[1]))
+
+    def _with_times(self, case: _Case, pool: Candidate) -> Candidate:
+        """TTFT and TPOT of the pair of workers with the longest handoff; throughput of all of them together."""
+        ends, found = self._worst(case, pool)
         if ends not in case.times:
             case.times[ends] = self._times(case, ends, found)
         held = case.times[ends]

@@ -1,0 +1,136 @@
+"""`kvwaybill place`: the best placements on named devices, ranked, with why each lower one lost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scenarios.cli import options as opt
+from scenarios.cli.console import Console
+from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_use
+from scenarios.cli.kinds import refuse_other_kinds
+
+Rules = list[str] | None
+Objective = Annotated[
+    str | None,
+    typer.Option("--objective", metavar="O", help="handoff (default), ttft, throughput, devices or cost."),
+]
+Require = Annotated[Rules, typer.Option("--require", metavar="R", help="same-node, same-domain or spread; repeat.")]
+Prefer = Annotated[
+    Rules, typer.Option("--prefer", metavar="R", help="The same, where it can be kept: before the objective.")
+]
+Exclude = Annotated[
+    Rules, typer.Option("--exclude", metavar="D", help="Not these devices: ids, gpu:0-3, node0/*; repeat.")
+]
+Avoid = Annotated[Rules, typer.Option("--avoid", metavar="D", help="Not these where others are left; repeat.")]
+Only = "Only these devices for {}: ids, gpu:0-3, node0/*."
+Prefill = Annotated[str | None, typer.Option("--prefill", metavar="D", help=Only.format("prefill"))]
+Decode = Annotated[str | None, typer.Option("--decode", metavar="D", help=Only.format("decode"))]
+Price = Annotated[Rules, typer.Option("--price", metavar="SKU=X", help="What an hour of a card costs; repeat.")]
+Workers = "{} workers of a pool: 4, 1,2,4 or 1-8."
+PrefillWorkers = Annotated[str | None, typer.Option("--prefill-workers", metavar="N", help=Workers.format("Prefill"))]
+DecodeWorkers = Annotated[str | None, typer.Option("--decode-workers", metavar="N", help=Workers.format("Decode"))]
+Ranks = "Devices of a {} worker, in one link domain: 2, or 1,2,4."
+PrefillTp = Annotated[str | None, typer.Option("--prefill-tp", metavar="N", help=Ranks.format("prefill"))]
+DecodeTp = Annotated[str | None, typer.Option("--decode-tp", metavar="N", help=Ranks.format("decode"))]
+Batch = Annotated[
+    str | None,
+    typer.Option("--batch", "--max-num-seqs", metavar="N", help="Sequences at once of a worker: 8, or 1,8,64."),
+]
+MaxDevices = Annotated[int | None, typer.Option("--max-devices", metavar="N", help="No pool of more devices.")]
+Top = Annotated[int, typer.Option("--top", metavar="N", help="How many placements are told.")]
+Pareto = Annotated[
+    bool, typer.Option("--pareto", help="Only those that no other one beats in one figure and equals in the rest.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @command(app, "place")
+    def place(
+        console: Console,
+        scenario: Annotated[
+            str | None, typer.Argument(metavar="SCENARIO", help="Scenario file, or shipped name.")
+        ] = None,
+        fleet: opt.OneFleet = None,
+        sku: opt.SkuOption = None,
+        assume_host_return: opt.HostReturnOption = False,
+        strict: opt.StrictOption = False,
+        model: opt.ModelOption = None,
+        tokenizer: opt.TokenizerOption = None,
+        prompt: opt.PromptOption = None,
+        prompt_tokens: opt.PromptTokensOption = None,
+        new_tokens: opt.NewTokensOption = None,
+        steps: opt.StepsOption = None,
+        positions: opt.PositionsOption = None,
+        weights_dtype: opt.WeightsDtypeOption = None,
+        kv_dtype: opt.KvDtypeOption = None,
+        kv_extent: opt.ExtentOption = None,
+        block_size: opt.BlockSizeOption = None,
+        engine: opt.EngineOption = None,
+        engine_version: opt.EngineVersionOption = None,
+        prefix_hit: opt.PrefixHitOption = None,
+        kv_buffer: opt.KvBufferOption = None,
+        attention: opt.AttentionOption = None,
+        layout: opt.LayoutOption = None,
+        prefill_chunk: opt.ChunkOption = None,
+        utilization: opt.UtilizationOption = None,
+        rates: opt.RatesOption = None,
+        efficiency: opt.EfficiencyOption = None,
+        objective: Objective = None,
+        require: Require = None,
+        prefer: Prefer = None,
+        exclude: Exclude = None,
+        avoid: Avoid = None,
+        prefill: Prefill = None,
+        decode: Decode = None,
+        price: Price = None,
+        prefill_workers: PrefillWorkers = None,
+        decode_workers: DecodeWorkers = None,
+        prefill_tp: PrefillTp = None,
+        decode_tp: DecodeTp = None,
+        batch: Batch = None,
+        max_devices: MaxDevices = None,
+        top: Top = 5,
+        pareto: Pareto = False,
+        output: FormatOption = Format.text,
+    ) -> int:
+        """Where to place a split on a fleet: ranked, with why each lower one lost. 0 found, 1 none fits, 3 unverified.
+
+        Name a --fleet, or a SCENARIO (its own placement is told beside the best). Workers, ranks or batches: pools.
+        """
+        from scenarios.place_document import place_document
+        from scenarios.placing_question import Asked, placing_of
+
+        if scenario is None and fleet is None:
+            wrong_use("name a --fleet, or a SCENARIO (kvwaybill fleet catalog, kvwaybill scenario list)")
+        if scenario is not None:
+            refuse_other_kinds(scenario, ("scenario",), "place takes a scenario")
+        if fleet is not None:
+            refuse_other_kinds(fleet, ("fleet",), "--fleet takes a fleet")
+        words = opt.given(
+            fleet=fleet, sku=sku, assume_host_return=assume_host_return or None, strict=strict or None, model=model,
+            tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, new_tokens=new_tokens, steps=steps,
+            positions=positions, weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent,
+            block_size=block_size, engine=engine, engine_version=engine_version, prefix_hit=prefix_hit,
+            kv_buffer=kv_buffer, attention=attention, layout=layout, prefill_chunk=prefill_chunk,
+            utilization=utilization, rates=rates, efficiency=efficiency,
+        )  # fmt: skip
+        asked = Asked(
+            objective=objective, require=require or (), prefer=prefer or (), exclude=exclude or (), avoid=avoid or (),
+            prefill=prefill, decode=decode, prices=price or (), prefill_workers=prefill_workers,
+            decode_workers=decode_workers, prefill_tp=prefill_tp, decode_tp=decode_tp, batches=batch,
+            max_devices=max_devices, top=top,
+        )  # fmt: skip
+        document = place_document(placing_of(scenario, words, asked), front=pareto)
+        for warning in document["warnings"]:
+            console.warn(warning)
+        if output is Format.json:
+            console.document(document)
+        else:
+            from scenarios.place_text import place_text
+
+            console.result(place_text(document, **console.look))
+        return exit_code(document["verdict"])
