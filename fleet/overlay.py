@@ -169,7 +169,7 @@ def _other_name(card: MeasuredCard, device: Device) -> str | None:
 
 
 def _observed(link: Link, seen: Observation) -> tuple[Link, list[str]]:
-    figure = Figure(value=seen.value, provenance="measured", source=seen.tool, note=seen.note)
+    figure = Figure(value=seen.value, provenance="measured", source=seen.tool, note=seen.note, error=seen.error)
     rate = seen.quantity == "bandwidth"
     before = link.bandwidth if rate else link.latency
     after = Quantity(declared=before.declared, observed=figure)

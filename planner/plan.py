@@ -312,7 +312,15 @@ def handoff_document(rows: tuple[Row, ...]) -> dict[str, Any] | None:
         "legs": _summed_legs(across) if all(row.legs is not None for row in across) else None,
         "seconds": _seconds(sum((t for t in times if t is not None), Fraction(0))) if known else None,
         **_bound(across),
+        **_stated_error(across),
     }
+
+
+def _stated_error(rows: list[Row]) -> dict[str, Any]:
+    """The largest error stated of the rows' legs, where each of them states one."""
+    errors = [_leg_document(leg).get("error") for row in rows for leg in row.legs or ()]
+    known = [error for error in errors if error is not None]
+    return {"error": max(known)} if known and len(known) == len(errors) else {}
 
 
 def _summed_legs(rows: list[Row]) -> list[dict[str, Any]]:

@@ -7,7 +7,9 @@ where there is one card. Declared figures are never touched.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
+from fractions import Fraction
 from typing import Any
 
 from fleet.errors import InconclusiveError
@@ -79,6 +81,12 @@ def _processor() -> tuple[list[Document], list[Document], Document]:
     return [{"kind": "d2d", "src": "cpu:0", "dst": "cpu:0", "memory": None, **edge}], [card], edge.pop("versions")
 
 
+def _stated(worst: float) -> Fraction | None:
+    """The worst error on sizes that the line was not shown, rounded up to a millionth; None above 1: no line at all."""
+    millionths = max(1, math.ceil(worst * 10**6)) if math.isfinite(worst) else 10**7
+    return Fraction(millionths, 10**6) if millionths <= 10**6 else None
+
+
 def overlay(calibration: Document, fleet: str) -> tuple[str, tuple[str, ...]]:
     """(the fleet file with what was measured as observed figures, what is to be said of it).
 
@@ -92,6 +100,7 @@ def overlay(calibration: Document, fleet: str) -> tuple[str, tuple[str, ...]]:
             continue
         ends: dict[str, Any] = {"src": edge["src"], "dst": edge["dst"], "tool": TOOL, "access": edge.get("access")}
         note = f"fit over {edge['sizes'][0]:,} to {edge['sizes'][-1]:,} B, worst {edge['train']['worst_held_out']:.1%}"
+        ends["error"] = _stated(edge["train"]["worst_held_out"])
         seen.append(
             Observation(quantity="bandwidth", value=round(edge["train"]["beta_bytes_per_s"]), note=note, **ends)
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from fleet.errors import DescriptionError
 from fleet.machine import UNKNOWN, Figure, Link, Quantity
 from planner.contention import Flow, segment_document, shared_segments
+from planner.queueing import Arrival, Queued, queued
+from planner.rows import Leg, Row
 from scenarios.derivation import Derivation, Document
 from scenarios.explain_times import explain_shared
+from scenarios.words import scored_time, time_words
 
 _PS_PER_SECOND = 10**12
 
@@ -36,9 +39,47 @@ def explain_together(plans: Sequence[Document]) -> list[Derivation]:
     ]
     shared = [segment_document("handoff", segment) for segment in shared_segments(flows)]
     if shared:
-        return explain_shared(shared)
+        return [*explain_shared(shared), *_one_by_one(plans)]
     nothing = ("no segment is passed by two of them: they do not stand in each other's way",)
     return [Derivation(subject="handoff shared", terms=nothing, bytes=None)]
+
+
+def _one_by_one(plans: Sequence[Document]) -> list[Derivation]:
+    """The same handoffs as a queue, all ready at once and served in the order given: when each ends, and why."""
+    ready = [
+        Arrival(name=f"plan {number} ({plan['id'][:12]})", rows=tuple(_rows(plan)))
+        for number, plan in enumerate(plans, 1)
+    ]
+    return [_queued(one) for one in queued(ready)]
+
+
+def _queued(one: Queued) -> Derivation:
+    about = frozenset(("queue", "handoff"))
+    if one.end is None or one.waited is None:
+        return Derivation(subject=f"{one.name} queued", terms=one.time.unpriced, bytes=None, about=about)
+    behind = f" behind {', '.join(one.behind)}" if one.behind else ""
+    waits = f"waits {time_words(float(one.waited))}{behind}" if one.waited else "waits for nobody"
+    terms = (waits, f"moves {time_words(float(one.end - one.waited))}")
+    figure = scored_time({"seconds": float(one.end), "lower_bound": one.time.lower_bound})
+    return Derivation(subject=f"{one.name} queued", terms=terms, bytes=None, about=about, figure=figure)
+
+
+def _rows(plan: Document) -> Iterator[Row]:
+    """The handoff rows of a plan, with the links that it states."""
+    for row in plan.get("waybill") or []:
+        if row["phase"] != "handoff" or row.get("legs") is None:
+            continue
+        legs = tuple(
+            Leg(
+                src=leg["src"], dst=leg["dst"], kind=leg["kind"], link=leg["link"], bytes=leg["bytes"] or 0,
+                copies=leg["copies"] or 0, through=_links(leg),
+            )
+            for leg in row["legs"]
+        )  # fmt: skip
+        yield Row(
+            phase="handoff", tensor=row["tensor"], src=row["src"], dst=row["dst"], kind=row["kind"],
+            payload_bytes=row["bytes"] or 0, bytes=row["bytes"] or 0, copies=row["copies"] or 0, legs=legs,
+        )  # fmt: skip
 
 
 def handoff_flows(plan: Document, name: str) -> list[Flow]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal, Protocol, cast
 
 from fleet.errors import DescriptionError
@@ -35,6 +36,7 @@ class Observation:
 
     `value` is bytes per second for a bandwidth and picoseconds for a latency. `access` says how a copy between two
     devices went: `peer` over their link, `staged` over host memory; None where that is not said, or an end is a host.
+    `error` is the largest relative error that the tool states of it.
     """
 
     src: str
@@ -44,6 +46,7 @@ class Observation:
     tool: str
     note: str | None = None
     access: Literal["peer", "staged"] | None = None
+    error: Fraction | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
