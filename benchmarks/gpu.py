@@ -225,6 +225,7 @@ def main() -> None:
     parser.add_argument("--scratch", required=True)
     parser.add_argument("--out")
     parser.add_argument("--shapes", default="260K,15M,110M,7B")
+    parser.add_argument("--no-transformers", action="store_true", help="leave transformers out")
     asked = parser.parse_args()
     import torch
 
@@ -242,7 +243,7 @@ def main() -> None:
         os.unlink(path)
         row |= by_torch(torch, shape)
         torch.cuda.empty_cache()
-        row |= by_transformers(torch, shape)
+        row |= {} if asked.no_transformers else by_transformers(torch, shape)
         torch.cuda.empty_cache()
         result["shapes"][name] = row
         told = {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
