@@ -2,7 +2,7 @@
 
 vLLM: blocks = floor(available / bytes of one block in all layers of a rank), tokens = blocks * block, concurrency =
 blocks / ceil(length / block), the least over pipeline stages. Layers with a window are grouped and padded as a version
-likes, and state shares pages with attention: their pool lies between two bounds, and `unknown` says why.
+likes, and state shares pages with attention: their pool has an upper bound alone, and `unknown` says why.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from planner.workers import stage_bounds
 
 _STATED = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?\s*(B|KiB|MiB|GiB|KB|MB|GB)")
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_WINDOWS = "how the version groups layers with a window: at most what they need, at least every layer at full rate"
-_STATES = "how the version pads state to pages of attention: at most what they need"
+_WINDOWS = "how the version groups and pads layers with a window: no more than they need is sure"
+_STATES = "how the version pads state to pages of attention: no more than they need is sure"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +82,9 @@ def _least(values: list[Fraction | None]) -> Fraction | None:
 
 def _stage_pool(layers: tuple[CacheLayer, ...], dtype: str, block: int, length: int, available: Range) -> Pool:
     growths = {KINDS[layer.kind].growth for layer in layers}
-    full = _at_full_rate(layers, dtype, block, length, available.most)
-    least = None if available.least is None else _at_full_rate(layers, dtype, block, length, available.least)
     if not growths & {"bounded", "constant"}:
+        full = _at_full_rate(layers, dtype, block, length, available.most)
+        least = None if available.least is None else _at_full_rate(layers, dtype, block, length, available.least)
         return Pool(
             tokens=Range(least=None if least is None else least[0], most=full[0]),
             concurrency=Range(least=None if least is None else least[1], most=full[1]),
@@ -94,10 +94,9 @@ def _stage_pool(layers: tuple[CacheLayer, ...], dtype: str, block: int, length: 
     request = sum(layer_bytes(layer, length, dtype) for layer in layers) + state_bytes(layers, conv=conv)
     most = available.most / request if request else Fraction(0)
     words = tuple(w for growth, w in (("bounded", _WINDOWS), ("constant", _STATES)) if growth in growths)
-    bound = least if "constant" not in growths else None
     return Pool(
-        tokens=Range(least=None if bound is None else bound[0], most=Fraction(int(most * length))),
-        concurrency=Range(least=None if bound is None else bound[1], most=most),
+        tokens=Range(least=None, most=Fraction(int(most * length))),
+        concurrency=Range(least=None, most=most),
         unknown=words,
     )
 

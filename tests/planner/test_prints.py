@@ -53,7 +53,8 @@ def test_public_log_lines_lie_in_the_printed_range(name, memory, tokens):
     pool = pool_of(model, "bf16", tp=1, pp=1, block=16, length=32_768, available=stated_memory(memory))
     if tokens is None:
         assert pool.unknown
-        assert pool.tokens.least < pool.tokens.most
+        assert pool.tokens.least is None
+        assert pool.tokens.most >= 78_384 * 36 // 24  # the log of a sister model of 36 layers: all at full rate
     else:
         assert pool.tokens.least <= tokens <= pool.tokens.most
 
@@ -97,4 +98,4 @@ def test_more_memory_never_holds_less_and_bounds_are_bounds(tmp_path_factory, nb
     assert less.concurrency.most <= bigger.concurrency.most
     for figure in (less.tokens, less.concurrency):
         assert figure.least is None or figure.least <= figure.most or not less.unknown
-    assert (less.tokens.exact is None) == bool(less.unknown) or less.tokens.most == 0
+    assert (less.tokens.exact is None) == bool(less.unknown)
