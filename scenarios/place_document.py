@@ -49,6 +49,7 @@ def place_document(placing: Placing, *, front: bool = False) -> Document:
         "schema": SCHEMA,
         "verdict": answer.verdict,
         "kind": "pools" if pools else "pairs",
+        **({"routing": question.routing} if isinstance(question, PoolQuestion) else {}),
         "objective": question.objective,
         "inputs": placing.prepared.inputs,
         "constraints": _constraints(answer),

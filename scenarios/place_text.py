@@ -59,9 +59,14 @@ def _heading(document: Document, paint: Paint) -> list[str]:
     lines = [
         f"place: {verdict_word(document['verdict'], paint)}, {found} on {safe(str(fleet))}"
         f" ({search['devices']:,} devices, {considered:,}{of} {what}; {proof})",
-        f"objective: {_OBJECTIVES[document['objective']]}{_rules(document['constraints'])}",
+        f"objective: {_OBJECTIVES[document['objective']]}{_routing(document)}{_rules(document['constraints'])}",
     ]
     return [line for text in lines for line in paint.fold(text)]
+
+
+def _routing(document: Document) -> str:
+    words = {"any": ", of the worst pair of workers", "nearest": ", each decode worker served by its nearest"}
+    return words.get(document.get("routing", ""), "")
 
 
 def _rules(constraints: Document) -> str:

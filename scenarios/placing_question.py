@@ -21,7 +21,7 @@ MOST_COUNT = 1024
 """Workers, ranks and sequences of one option, and candidates that are printed."""
 MOST_SEQUENCES = 2**20
 _RANGE = re.compile(r"([0-9]{1,7})-([0-9]{1,7})")
-_POOL = ("prefill_workers", "decode_workers", "prefill_tp", "decode_tp", "batches", "max_devices")
+_POOL = ("prefill_workers", "decode_workers", "prefill_tp", "decode_tp", "batches", "max_devices", "routing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +42,7 @@ class Asked:
     decode_tp: str | None = None
     batches: str | None = None
     max_devices: int | None = None
+    routing: str | None = None
     top: int = 5
 
     @property
@@ -105,12 +106,18 @@ def _question(prepared: Prepared, asked: Asked) -> Question:
     }  # fmt: skip
     if asked.max_devices is not None and asked.max_devices < 2:
         faults.append(_fault("--max-devices", f"{asked.max_devices} cannot hold two workers; use 2 or more"))
+    if asked.routing not in (None, "any", "nearest"):
+        faults.append(_fault("--routing", f"{printable(repr(asked.routing))} is unknown; use any or nearest"))
     if faults:
         raise DescriptionError(faults)
     common: dict[str, Any] = {
         "ask": prepared.ask, "objective": objective, "constraints": constraints, "prices": prices, "top": asked.top,
     }  # fmt: skip
-    return PoolQuestion(**common, **sizes, most_devices=asked.max_devices) if asked.of_pools else Question(**common)
+    if not asked.of_pools:
+        return Question(**common)
+    return PoolQuestion(
+        **common, **sizes, most_devices=asked.max_devices, routing="nearest" if asked.routing == "nearest" else "any"
+    )
 
 
 def _fault(flag: str, words: str) -> Fault:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Literal
 
 from fleet.errors import DescriptionError, Fault
 from fleet.placement import PHASES
@@ -20,7 +21,7 @@ from planner.place.candidate import Candidate, Figures, cost_of, ranked, seconds
 from planner.place.classes import classes_of
 from planner.place.constraints import COMMAND_LINE, contradictions
 from planner.place.pairs import Answer, Question
-from planner.place.regions import Sizes, Worker, cells_of, packed, regions_of
+from planner.place.regions import Sizes, Worker, cells_of, halves_of, packed, regions_of
 from planner.place.screen import Screen, Screened, told
 from planner.placement_time import PlacementTime
 from planner.workers import degree_fault
@@ -29,11 +30,15 @@ MOST_POOLS = 100_000
 """Sizes that are tried, batches counted: more are a slip, not a search."""
 Kinds = tuple[str | None, str | None]
 Ends = tuple[str, str]
+Routing = Literal["any", "nearest"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolQuestion(Question):
-    """Numbers of workers, ranks of a worker and sequences of a worker to try; `most_devices` None: the whole fleet."""
+    """Numbers of workers, ranks of a worker and sequences of a worker to try; `most_devices` None: the whole fleet.
+
+    `routing`: any prefill worker hands over to any decode worker, or each decode worker is served by its nearest one.
+    """
 
     prefill_workers: tuple[int, ...] = (1,)
     decode_workers: tuple[int, ...] = (1,)
@@ -41,6 +46,7 @@ class PoolQuestion(Question):
     decode_tp: tuple[int, ...] = (1,)
     batches: tuple[int, ...] = (1,)
     most_devices: int | None = None
+    routing: Routing = "any"
 
     def sizes(self) -> Iterator[Sizes]:
         """All combinations of workers and ranks."""
@@ -87,6 +93,7 @@ class PoolSearch:
         ]  # fmt: skip
         self.sku = [device.sku for device in question.ask.fleet.devices]
         self._packs: dict[object, tuple[list[Worker], list[Worker]] | None] = {}
+        self._cuts: list[tuple[tuple[int, ...], ...]] = []
         self._cases: dict[tuple[int, tuple[int, int]], _Case] = {}
 
     def _check(self) -> None:
@@ -113,6 +120,9 @@ class PoolSearch:
             raise DescriptionError.at(COMMAND_LINE, "", words)
         regions = [self._kept_to(region) for region in regions_of(self.classes, lambda device: self._allowed(device))]
         regions = [region for region in regions if region]
+        self._cuts = []
+        if question.routing == "nearest":
+            self._cuts = halves_of(self.classes, lambda device: self._allowed(device))
         found: list[Candidate] = []
         for batch in question.batches:
             for ranks, group in itertools.groupby(listed, key=lambda sizes: sizes.ranks):
@@ -169,9 +179,10 @@ class PoolSearch:
     def _best(self, case: _Case, sizes: Sizes, regions: list[tuple[int, ...]], kinds: Kinds) -> Candidate | None:
         best: Candidate | None = None
         failed: Candidate | None = None
-        floor = case.bounds.floor(sizes)
-        for region in regions:
-            pack = self._packed(case, sizes, region, kinds)
+        nearest = self.question.routing == "nearest"
+        floor = case.bounds.floor(replace(sizes, workers=(1, 1)) if nearest else sizes)
+        packs = (self._packed(case, sizes, region, kinds) for region in regions)
+        for pack in itertools.chain(self._cut_packs(case, sizes, kinds), packs):
             if pack is None:
                 continue
             pool = self._pool(case, pack)
@@ -196,6 +207,19 @@ class PoolSearch:
 
         return key(pool) < key(best)
 
+    def _cut_packs(self, case: _Case, sizes: Sizes, kinds: Kinds) -> Iterator[tuple[list[Worker], list[Worker]] | None]:
+        """Packs in which every decode worker lies in one piece of a cut with a prefill worker; evenly first."""
+        kept = (tuple(piece for piece in cut if self._kept_to(piece)) for cut in self._cuts)
+        for cut in kept:
+            region = tuple(device for piece in cut for device in piece)
+            if len(region) < sizes.devices:
+                continue
+            usable = dict(zip(region, self._usable(case, region, kinds, room=True), strict=True))
+            by = "domain" if max(sizes.ranks) > 1 else "whole"
+            cells = [cell for piece in cut for cell in cells_of(self.classes, piece, usable.__getitem__, by=by)]
+            even = -(-sizes.workers[1] // sizes.workers[0])
+            yield packed(cells, sizes, served=even) or packed(cells, sizes, served=sizes.workers[1])
+
     def _short(
         self, case: _Case, sizes: Sizes, regions: list[tuple[int, ...]], kinds: Kinds
     ) -> Candidate | None:  # fmt: skip
@@ -209,13 +233,7 @@ class PoolSearch:
     ) -> tuple[list[Worker], list[Worker]] | None:
         if len(region) < sizes.devices:
             return None
-        asked = (region, kinds, room)
-        if asked not in case.able:
-            able = case.usable if room else self.able
-            case.able[asked] = tuple(
-                (able[d][0] and self.sku[d] == kinds[0], able[d][1] and self.sku[d] == kinds[1]) for d in region
-            )
-        usable = case.able[asked]
+        usable = self._usable(case, region, kinds, room=room)
         key = (sizes, region, usable)
         if key not in self._packs:
             spread = "spread" in self.question.constraints.required
@@ -225,14 +243,21 @@ class PoolSearch:
             self._packs[key] = packed(cells, sizes, one_each=spread)
         return self._packs[key]
 
+    def _usable(
+        self, case: _Case, region: tuple[int, ...], kinds: Kinds, *, room: bool
+    ) -> tuple[tuple[bool, bool], ...]:  # fmt: skip
+        """Which phases each device may serve: a card of that kind, allowed there, with `room` for any rank."""
+        asked = (region, kinds, room)
+        if asked not in case.able:
+            able = case.usable if room else self.able
+            case.able[asked] = tuple(
+                (able[d][0] and self.sku[d] == kinds[0], able[d][1] and self.sku[d] == kinds[1]) for d in region
+            )
+        return case.able[asked]
+
     def _pool(self, case: _Case, pack: tuple[list[Worker], list[Worker]]) -> Candidate:
         """The candidate of a pack: the verdict of its worst pair of workers, and the longest handoff."""
-        worst: Screened | None = None
-        for prefill, decode in itertools.product(*pack):
-            _, found = self._pair(case, prefill, decode)
-            if worst is None or _weight(found) > _weight(worst):
-                worst = found
-        assert worst is not None
+        _, worst = self._worst_of(case, *pack)
         prefills, decodes = (tuple(tuple(self.names[d] for d in worker) for worker in side) for side in pack)
         names = [name for worker in (*prefills, *decodes) for name in worker]
         constraints = self.question.constraints
@@ -278,8 +303,19 @@ class PoolSearch:
     def _worst(self, case: _Case, pool: Candidate) -> tuple[Ends, Screened]:
         number = self.classes.symmetry.number
         workers = [[tuple(number[name] for name in worker) for worker in side] for side in (pool.prefill, pool.decode)]
-        pairs = (self._pair(case, *pair) for pair in itertools.product(*workers))
-        return max(pairs, key=lambda pair: _weight(pair[1]))
+        return self._worst_of(case, *workers)
+
+    def _worst_of(self, case: _Case, prefill: list[Worker], decode: list[Worker]) -> tuple[Ends, Screened]:
+        """The pair of workers that counts: the worst of all, or of each decode worker with its nearest one."""
+        worst: tuple[Ends, Screened] | None = None
+        least = self.question.routing == "nearest"
+        for other in decode:
+            pairs = [self._pair(case, one, other) for one in prefill]
+            found = min(pairs, key=lambda pair: _weight(pair[1])) if least else max(pairs, key=lambda p: _weight(p[1]))
+            if worst is None or _weight(found[1]) > _weight(worst[1]):
+                worst = found
+        assert worst is not None
+        return worst
 
     def _with_times(self, case: _Case, pool: Candidate) -> Candidate:
         """TTFT and TPOT of the pair of workers with the longest handoff; throughput of all of them together."""

@@ -76,6 +76,22 @@ def regions_of(classes: FleetClasses, able: Callable[[int], object]) -> list[tup
     return sorted(dict.fromkeys(kept.values()), key=lambda devices: (len(devices), devices))
 
 
+def halves_of(classes: FleetClasses, able: Callable[[int], object]) -> list[tuple[tuple[int, ...], ...]]:
+    """Ways to cut the fleet: into its nodes, its domains, and all parts that are alike; the smallest pieces first."""
+    symmetry, near = classes.symmetry, classes.near
+    held: dict[object, dict[object, list[int]]] = {}
+    for device, (name, chain) in enumerate(zip(symmetry.names, symmetry.chains, strict=True)):
+        if not able(device):
+            continue
+        held.setdefault("node", {}).setdefault(near.host[name], []).append(device)
+        for domain in near.domains.get(name, ()):
+            held.setdefault("domain", {}).setdefault(domain, []).append(device)
+        for level, part in enumerate(chain[:-1] or chain):
+            held.setdefault(level, {}).setdefault(part, []).append(device)
+    found = [tuple(tuple(piece) for piece in pieces.values()) for pieces in held.values()]
+    return sorted(dict.fromkeys(found), key=lambda pieces: (-len(pieces), pieces))
+
+
 def cells_of(
     classes: FleetClasses, region: Iterable[int], able: Callable[[int], tuple[bool, bool]], *, by: str
 ) -> list[Cell]:
@@ -101,9 +117,10 @@ def cells_of(
 
 
 def packed(
-    cells: Sequence[Cell], sizes: Sizes, *, one_each: bool = False
+    cells: Sequence[Cell], sizes: Sizes, *, one_each: bool = False, served: int | None = None
 ) -> tuple[list[Worker], list[Worker]] | None:  # fmt: skip
-    """Workers of both phases, or None where they do not fit. `one_each`: no two workers in one cell.
+    """Workers of both phases, or None where they do not fit. `one_each`: no two workers in one cell. `served`: a cell
+    holds at most so many decode workers for each of its prefill workers, and none without one.
 
     most[x] is the largest number of decode groups beside x prefill groups in the cells so far.
     """
@@ -111,16 +128,16 @@ def packed(
     most: list[int] = [0] + [-1] * wanted[0]
     steps: list[list[tuple[int, int] | None]] = []
     for cell in cells:
-        options = _options(cell, sizes, one_each=one_each)
+        options = _options(cell, sizes, one_each=one_each, served=served)
         fresh: list[int] = list(most)
         how: list[tuple[int, int] | None] = [(0, 0) if held >= 0 else None for held in most]
         for before, held in enumerate(most):
             if held < 0:
                 continue
-            for x, y in options:
-                at, total = min(wanted[0], before + x), min(wanted[1], held + y)
+            for x, y in options[: wanted[0] - before + 1]:
+                at, total = before + x, min(wanted[1], held + y)
                 if total > fresh[at]:
-                    fresh[at], how[at] = total, (at - before, total - held)
+                    fresh[at], how[at] = total, (x, total - held)
         most = fresh
         steps.append(how)
         if most[wanted[0]] >= wanted[1]:
@@ -128,7 +145,7 @@ def packed(
     return None
 
 
-def _options(cell: Cell, sizes: Sizes, *, one_each: bool) -> list[tuple[int, int]]:
+def _options(cell: Cell, sizes: Sizes, *, one_each: bool, served: int | None) -> list[tuple[int, int]]:
     """(prefill groups, most decode groups beside them) of one cell."""
     found = []
     for x in range(sizes.workers[0] + 1):
@@ -136,6 +153,7 @@ def _options(cell: Cell, sizes: Sizes, *, one_each: bool) -> list[tuple[int, int
             break
         y = 0
         most = max(0, 1 - x) if one_each else sizes.workers[1]
+        most = most if served is None else min(most, served * x)
         while y < most and cell.fits((x, y + 1), sizes.ranks):
             y += 1
         found.append((x, y))

@@ -39,6 +39,12 @@ Batch = Annotated[
     typer.Option("--batch", "--max-num-seqs", metavar="N", help="Sequences at once of a worker: 8, or 1,8,64."),
 ]
 MaxDevices = Annotated[int | None, typer.Option("--max-devices", metavar="N", help="No pool of more devices.")]
+Routing = Annotated[
+    str | None,
+    typer.Option(
+        "--routing", metavar="R", help="any (default): any prefill worker serves any decode worker; or nearest."
+    ),
+]
 Top = Annotated[int, typer.Option("--top", metavar="N", help="How many placements are told.")]
 Pareto = Annotated[
     bool, typer.Option("--pareto", help="Only those that no other one beats in one figure and equals in the rest.")
@@ -93,6 +99,7 @@ def register(app: typer.Typer) -> None:
         decode_tp: DecodeTp = None,
         batch: Batch = None,
         max_devices: MaxDevices = None,
+        routing: Routing = None,
         top: Top = 5,
         pareto: Pareto = False,
         output: FormatOption = Format.text,
@@ -122,7 +129,7 @@ def register(app: typer.Typer) -> None:
             objective=objective, require=require or (), prefer=prefer or (), exclude=exclude or (), avoid=avoid or (),
             prefill=prefill, decode=decode, prices=price or (), prefill_workers=prefill_workers,
             decode_workers=decode_workers, prefill_tp=prefill_tp, decode_tp=decode_tp, batches=batch,
-            max_devices=max_devices, top=top,
+            max_devices=max_devices, routing=routing, top=top,
         )  # fmt: skip
         document = place_document(placing_of(scenario, words, asked), front=pareto)
         for warning in document["warnings"]:

@@ -40,6 +40,7 @@ SHIPPED = {
     "gpu-and-cpu": "admitted",
     "two-gpu-tight": "refused",
     "two-gpu-unknown": "unverified",
+    "same-node-locality": "admitted",
 }
 
 
