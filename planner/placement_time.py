@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from fleet.machine import Fleet
@@ -16,10 +16,10 @@ from fleet.model import Model
 from fleet.placement import Placement
 from fleet.workload import Workload
 from planner.machine import MachineGraph, Way, machine_graph
-from planner.roofline import AS_TABLED, Efficiencies, PhaseTime, Rates, Used, phase_time
+from planner.roofline import AS_TABLED, Efficiencies, PhaseTime, Rates, Used, phase_time, time_of
 from planner.rows import Leg, Row
 from planner.times import NOTHING, Staging, Time, handoff_time, leg_time, longest, row_time, scaled, total, unpriced
-from planner.work import Calls
+from planner.work import Calls, Work
 from planner.workers import Rank, rank_model, ranks_of
 
 
@@ -83,7 +83,7 @@ def placement_time(
         moved[phase] = total(row_time(row, pricing.rates) for row in rows if row.phase == phase)
         sums[phase] = _exchanged(machine, model, workload, ranks, calls, pricing)
         phases[phase] = total((on_ranks, sums[phase], moved[phase])) if calls.tokens else NOTHING
-    handoff = handoff_time([row for row in rows if row.phase == "handoff"], pricing.rates, pricing.staging)
+    handoff = _handed_over(machine, [row for row in rows if row.phase == "handoff"], pricing)
     passes = workload.decode_passes
     return PlacementTime(
         pricing=pricing,
@@ -92,6 +92,23 @@ def placement_time(
         prefill=phases["prefill"], handoff=handoff, decode=phases["decode"],
         compute=compute, moved=moved, sums=sums, calls=asked,
     )  # fmt: skip
+
+
+def _handed_over(machine: MachineGraph, rows: Sequence[Row], pricing: Pricing) -> Time:
+    """The handoff over links; within one device it is read and written in its memory, at the share of phases."""
+    inside = [row for row in rows if row.kind == "d2d"]
+    over = handoff_time([row for row in rows if row.kind != "d2d"], pricing.rates, pricing.staging)
+    if not inside:
+        return over
+    copies = (
+        time_of(
+            machine.devices[row.src], [Work(name="copy", numbers="", flops=0, bytes=2 * row.bytes)], pricing.rates,
+            pricing.given,
+        )
+        for row in inside
+    )  # fmt: skip
+    # What a copy takes to start is stated by no link.
+    return total([over, *(time_of_phase(replace(copy, lower_bound=copy.seconds is not None)) for copy in copies)])
 
 
 def _computed(

@@ -107,9 +107,14 @@ def _computed(one: PhaseTime) -> Document:
 
 
 def _handoff(found: PlacementTime, rows: Sequence[Row]) -> Document:
-    """`staging`: how the legs of a staged copy follow each other; `pipelined_s`: what overlapping them would take."""
+    """`staging`: how the legs of a staged copy follow each other; `pipelined_s`: what overlapping them would take.
+
+    `within_memory` (true) where it is read and written in one memory, which the rows leave unpriced: no link is in it.
+    """
     document: Document = {"seconds": _float(found.handoff.seconds), "lower_bound": found.handoff.lower_bound}
     across = [row for row in rows if row.phase == "handoff"]
+    if any(row.kind == "d2d" for row in across):
+        document["within_memory"] = True
     if any(row.legs is not None and len(row.legs) > 1 for row in across):
         overlapped = handoff_time(across, found.pricing.rates, "pipelined")
         document |= {"staging": found.pricing.staging, "pipelined_s": _float(overlapped.seconds)}

@@ -89,6 +89,8 @@ def time_at(times: Sequence[Time], seconds: Fraction) -> Time:
 def total(times: Iterable[Time]) -> Time:
     """One after another. Unpriced as soon as one is; no times at all take none."""
     held = tuple(times)
+    if len(held) == 1:
+        return held[0]
     return time_at(held, sum((t.seconds for t in held if t.seconds is not None), Fraction(0)))
 
 

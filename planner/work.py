@@ -83,16 +83,36 @@ def is_routed(tensor: TensorSpec) -> bool:
     return stacked or (".experts." in tensor.name and len(tensor.shape) == 2 and tensor.role == "bias")
 
 
-@lru_cache(maxsize=128)
+class _Tensors:
+    """Tensors that compare by identity: hashing thousands of them would take longer than adding them up."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: tuple[TensorSpec, ...]) -> None:
+        self.held = held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Tensors) and self.held is other.held
+
+
 def weight_table(model: Model, weights_dtype: str) -> WeightTable:
     """The table of a model (or of what one rank holds of it) stored in this type."""
+    width = None if weights_dtype == model.weights_dtype else DTYPE_BYTES[weights_dtype]
+    return _table(_Tensors(model.tensors), width, model.shared_classifier)
+
+
+@lru_cache(maxsize=256)
+def _table(tensors: _Tensors, width: int | None, shared_classifier: bool) -> WeightTable:
     parameters = nbytes = head = head_bytes = row = 0
     experts: dict[int, list[int]] = {}
-    wanted = "embedding" if model.shared_classifier else "classifier"
-    for tensor in model.tensors:
+    wanted = "embedding" if shared_classifier else "classifier"
+    for tensor in tensors.held:
         if tensor.role in ("unread", "vision"):
             continue
-        size = _stored(tensor, model, weights_dtype)
+        size = tensor.nbytes if width is None else tensor.n_elements * width
         multiplied = tensor.n_parameters if tensor.role in ("projection", "router", "recurrent") else 0
         if tensor.role in ("embedding", "classifier"):
             row += size // max(1, tensor.shape[0]) if tensor.role == "embedding" else 0
@@ -111,19 +131,15 @@ def weight_table(model: Model, weights_dtype: str) -> WeightTable:
     )  # fmt: skip
 
 
-def _stored(tensor: TensorSpec, model: Model, weights_dtype: str) -> int:
-    return tensor.nbytes if weights_dtype == model.weights_dtype else tensor.n_elements * DTYPE_BYTES[weights_dtype]
-
-
 def work_unknown(model: Model) -> tuple[str, ...]:
     """In words, why the work of a forward call is not known; empty where it is."""
     words = []
-    routed = any(is_routed(tensor) for tensor in model.tensors)
+    routed = bool(weight_table(model, model.weights_dtype).experts)
     if not model.tensors:
         words.append(f"the tensors of {model.name} are not understood")
     if routed and model.experts_per_token is None:
         words.append(f"how many experts a token of {model.name} goes through is not known")
-    if any(layer.kind == "mla+indexer" for layer in model.caches):
+    if any(layer.kind == "mla+indexer" for layer in dict.fromkeys(model.caches)):
         words.append("which positions an indexer leaves to attention is not modelled")
     return tuple(words)
 

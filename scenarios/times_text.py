@@ -57,6 +57,7 @@ def _part(word: str, part: Document) -> str:
     if word == "prefill" and part.get("calls", 0) > 1:
         head = [f"{part['calls']:,} calls of {part['chunk']:,}", *head]
     staged = [part["staging"]] if part.get("staging") else []
+    staged += ["read and written in one memory"] if part.get("within_memory") is True else []
     overlapped = part.get("pipelined_s")
     staged += [f"{time_words(overlapped)} if pipelined"] if overlapped is not None else []
     inside = ", ".join([*head, *told, *staged])

@@ -167,6 +167,12 @@ def test_text_says_the_error_of_each_row_where_one_is_stated_and_unscored_otherw
 def test_every_time_of_the_shipped_scenarios_follows_from_its_parts(scenario: str, rates: str) -> None:
     made = make_plan(prepare(wanted_of(scenario, {"rates": rates})))
     assert not [each.subject for each in explain(made, None) if not each.follows]
+    if scenario == "one-gpu":
+        assert made["handoff"]["seconds"] is None  # no link is passed
+        assert made["time"]["handoff"]["within_memory"] is True
+        (rate,) = {(u["per_second"], u["share"]) for u in made["time"]["used"] if u["what"] == "memory"}
+        assert made["time"]["handoff"]["seconds"] == pytest.approx(2 * made["handoff"]["bytes"] / (rate[0] * rate[1]))
+        assert made["time"]["ttft_lower_bound"]
     if scenario == "two-gpu-host":
         assert "on the host" in made["time"]["unpriced"][0]
     if scenario == "two-gpu-staged":
