@@ -52,7 +52,7 @@ def by_threshold(executor: Executor, model: Any) -> dict[str, float]:
     found = {}
     for below in (0, 512, 2048, 8192, 1 << 30):
         kernels.split_below = below
-        found[f"split_below_{below}"] = replayed(executor, model)["graph_us"]
+        found[f"split_below_{below}"] = replayed(executor, model, 1)["graph_us"]
     kernels.split_below = SPLIT_BELOW
     return found
 
@@ -76,7 +76,7 @@ def own(path: str, read_bandwidth: float) -> dict[str, Any]:
     return found | {"weight_bytes": weight_bytes, "bound_us": bound, "ratio": bound / found["graph_us"]}
 
 
-def replayed(executor: Executor, model: Any) -> dict[str, float]:
+def replayed(executor: Executor, model: Any, repeats: int = 5) -> dict[str, float]:
     """Microseconds a token: the decode graph alone, and with each id read."""
     machine, backend = executor.machine, executor.machine.backend
     assert isinstance(backend, cupy_gpu.Backend)
@@ -95,7 +95,7 @@ def replayed(executor: Executor, model: Any) -> dict[str, float]:
         reading = driver.end_capture(lane.stream)
         first, last = driver.event(timed=True), driver.event(timed=True)
         alone, read = [], []
-        for _ in range(7):
+        for _ in range(repeats):
             driver.fill(memory.position, PROMPT, 1, lane.stream)
             driver.record(first, lane.stream)
             for _ in range(DECODED - 1):
@@ -246,6 +246,8 @@ def main() -> None:
         row |= {} if asked.no_transformers else by_transformers(torch, shape)
         torch.cuda.empty_cache()
         result["shapes"][name] = row
+        if asked.out:  # what follows may be stopped by a limit of time
+            Path(asked.out).write_text(json.dumps(result, indent=1))
         told = {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
         print(name, json.dumps(told), flush=True)
     result["versions"] = cupy_gpu.make_driver().versions()
