@@ -79,8 +79,12 @@ def read_document(path: str, kinds: Collection[str]) -> Document:
     Keys that are not known are kept. Raises DescriptionError with every fault found, each with its JSON path; a plan
     whose `id` no longer fits its content is refused, because it can only have been edited.
     """
-    source = "<stdin>" if path == "-" else path
-    document = parse_document(_read_bytes(path), source)
+    return checked_document(_read_bytes(path), "<stdin>" if path == "-" else path, kinds)
+
+
+def checked_document(data: bytes, source: str, kinds: Collection[str]) -> Document:
+    """The same of bytes that were read already."""
+    document = parse_document(data, source)
     kind = _kind_of(document, kinds, source)
     sink = Sink(source)
     SHAPES[kind](document, "", sink)

@@ -32,7 +32,11 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
             each | {"change": _pinned(each["change"], prepared)} if each["change"] else each for each in weighed
         ]
     document["defaults"] = list(prepared.defaults)
-    document["warnings"] = [*prepared.ask.fleet.warnings, *prepared.ask.model.warnings, *_ends_early(admission)]
+    document["warnings"] = [
+        *prepared.ask.fleet.warnings, *prepared.warnings, *prepared.ask.model.warnings, *_ends_early(admission),
+    ]  # fmt: skip
+    if prepared.sequences is not None:
+        document["sequences"] = prepared.sequences
     attention = None if prepared.ask.model.unknown else prepared.ask.request.attention
     model = prepared.ask.model
     document["limits"] = plan_limits(

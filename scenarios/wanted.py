@@ -25,6 +25,7 @@ from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUN
 from scenarios.documents import canonical
 from scenarios.placing import chosen_placement
 from scenarios.pricing import pricing_inputs, pricing_of
+from scenarios.room_asked import with_room
 from scenarios.schemas import MODEL_SIZES
 
 COMMAND_LINE = "command line"
@@ -77,6 +78,9 @@ class Wanted:
     """What launch lines say and nobody prices."""
     decode_pp: int | None = None
     utilization: str | None = None
+    utilization_of: str | None = None
+    in_use: tuple[str, ...] | None = None
+    max_sequences: str | None = None
     rates: str | None = None
     efficiency: str | None = None
     expect: tuple[int, ...] | None = None
@@ -100,6 +104,8 @@ class Prepared:
     defaults: tuple[str, ...]
     tokenizer: str | None
     chosen: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+    sequences: dict[str, Any] | None = None
 
 
 def prepare(wanted: Wanted, fleet_text: str | None = None) -> Prepared:
@@ -165,12 +171,15 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         by_fleet = fleet.budget.utilization is not None
         origin = "the fleet's budget" if by_fleet else "no flag and no budget in the fleet"
         defaults.append(f"utilization: {format_utilization(utilization_of(ask))} ({origin})")
+    room = with_room(wanted, replace(ask, fleet=fleet_at(fleet, pricing.rates)), fleet.digest, defaults)
     return Prepared(
-        ask=replace(ask, fleet=fleet_at(fleet, pricing.rates)),
-        inputs=_inputs(wanted, ask),
+        ask=room.ask,
+        inputs=_inputs(wanted, replace(room.ask, fleet=fleet)) | room.inputs,
         defaults=tuple(defaults),
         tokenizer=wanted.tokenizer,
         chosen=frozenset(phase for phase in PHASES if getattr(wanted, phase) is None),
+        warnings=room.warnings,
+        sequences=room.sequences,
     )
 
 
@@ -208,8 +217,13 @@ def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
 def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[str]) -> Request:
     if wanted.prompt is None and wanted.prompt_tokens is None:
         defaults.append("prompt: empty, BOS alone (P = 1)")
+    steps = wanted.steps
     if wanted.steps is None and wanted.new_tokens is None:
-        defaults.append(f"steps: {DEFAULT_STEPS}, cut to the model's seq_len (llama2.c's default)")
+        if wanted.positions is not None and 0 < wanted.positions < DEFAULT_STEPS:
+            steps = wanted.positions
+            defaults.append(f"steps: {steps}, as many as the cache holds")
+        else:
+            defaults.append(f"steps: {DEFAULT_STEPS}, cut to the model's seq_len (llama2.c's default)")
     if wanted.temperature:
         if wanted.top_p is None:
             defaults.append(f"top-p: {DEFAULT_TOP_P} (llama2.c's default)")
@@ -218,7 +232,7 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
     return Request(
         prompt_ids=prompt_ids,
         prompt_tokens=wanted.prompt_tokens,
-        steps=wanted.steps,
+        steps=steps,
         new_tokens=wanted.new_tokens,
         positions=wanted.positions,
         batch=1 if wanted.batch is None else wanted.batch,

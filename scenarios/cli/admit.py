@@ -11,6 +11,34 @@ from scenarios.cli.console import Console
 from scenarios.cli.frame import Format, FormatOption, command, exit_code, exit_code_of, wrong_use
 from scenarios.cli.kinds import refuse_other_kinds
 
+ROOM: dict[str, Any] = {
+    "max_sequences": Annotated[
+        str | None,
+        typer.Option(
+            "--max-sequences", metavar="N|max", help="Sequences at once, or as many as fit; tells how many do."
+        ),
+    ],
+    "utilization_of": Annotated[
+        str | None,
+        typer.Option(
+            "--utilization-of",
+            metavar="total|free",
+            help="What --utilization is a share of: the capacity (default), or what the rest leaves for the cache.",
+        ),
+    ],
+    "in_use": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--in-use",
+            metavar="FILE",
+            help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json. Repeatable.",
+        ),
+    ],
+    "explain": Annotated[
+        bool, typer.Option("--explain", help="Each line of the memory ledger with its formula and source.")
+    ],
+}
+"""Options on room: they go to `scenarios.room_asked`, and `explain` to the text."""
 PlanOut = Annotated[
     str | None, typer.Option("--plan-out", metavar="PLAN.json", help="Write the plan here, if it is admitted.")
 ]
@@ -19,9 +47,10 @@ PlanOut = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds the command."""
 
-    @command(app, "admit")
+    @command(app, "admit", ROOM)
     def admit(
         console: Console,
+        asked: dict[str, Any],
         scenario: Annotated[
             str | None, typer.Argument(metavar="SCENARIO", help="Scenario file, or shipped name.")
         ] = None,
@@ -85,7 +114,7 @@ def register(app: typer.Typer) -> None:
             tp=tp, prefill_tp=prefill_tp, decode_tp=decode_tp, pp=pp,
             prefill_pp=prefill_pp, decode_pp=decode_pp, engine=engine, engine_version=engine_version,
             prefix_hit=prefix_hit, kv_buffer=kv_buffer,
-        )  # fmt: skip
+        ) | _room(asked)  # fmt: skip
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])
         plans = _plans(scenario, fleet or [], words, engine_args, available)
@@ -96,6 +125,12 @@ def register(app: typer.Typer) -> None:
         if plan_out is not None and plan_out != "-":
             _write(console, plans, plan_out)
         return exit_code_of([plan["verdict"] for plan in plans])
+
+
+def _room(asked: dict[str, Any]) -> dict[str, Any]:
+    """The words on room that were given."""
+    words = {name: asked[name] for name in ("max_sequences", "utilization_of") if name in asked}
+    return words | ({"in_use": tuple(asked["in_use"])} if asked.get("in_use") else {})
 
 
 def _plans(

@@ -61,6 +61,7 @@ PositionsOption = Annotated[
     int | None,
     typer.Option(
         "--positions",
+        "--context",
         "--max-model-len",
         metavar="N",
         help="Positions that a KV cache is allocated for; default: as many as passes.",
