@@ -104,9 +104,10 @@ def register(app: typer.Typer) -> None:
         pareto: Pareto = False,
         output: FormatOption = Format.text,
     ) -> int:
-        """Where to place a split on a fleet: ranked, with why each lower one lost. 0 found, 1 none fits, 3 unverified.
+        """Rank where to place a split on a fleet, and say why.
 
-        Name a --fleet, or a SCENARIO (its own placement is told beside the best). Workers, ranks or batches: pools.
+        Name a --fleet, or a SCENARIO (its own placement is told beside the best). Workers, ranks or several batches
+        make pools. 0 found, 1 none fits, 3 only unverified ones.
         """
         from scenarios.place_document import place_document
         from scenarios.placing_question import Asked, placing_of
