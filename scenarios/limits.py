@@ -51,7 +51,10 @@ _WITNESS = {
         "The arrival witness sees stage and handoff rows: words changed at the destination, and digests of K and V."
         " It cannot see a repeated copy of the same bytes; other rows are counted by the ledger alone."
     ),
-    "cupti": "The cupti witness sees the driver's copies and the allocator's peaks; it does not read memory.",
+    "cupti": (
+        "The cupti witness is the driver's own record of every copy: bytes, copies, devices. What kernels, network cards"
+        " or other processes move has no record; it reads no memory (digests of K and V do)."
+    ),
     "receiver": "The receiver witness counts bytes at the receiving end.",
     "import": "Observed figures were imported; how they were taken is known to whoever took them.",
 }
@@ -124,11 +127,13 @@ def comparison_limits(a: Document, b: Document) -> list[str]:
     return limits
 
 
-def proof_limits(attention: str | None, tier: str) -> list[str]:
-    """Limits of a proof: it shows this request on this machine, and that the listed sabotages are caught."""
+def proof_limits(attention: str | None, tier: str, witnesses: set[str]) -> list[str]:
+    """Limits of a proof: it shows this request on this machine, and that the listed sabotages are caught. `witnesses`
+    are those that looked at the honest run.
+    """
     return [
         "A proof covers this request and the sabotages listed; each check is shown able to fail, not to be complete.",
-        *run_limits(attention, tier, {"arrival"} if tier == "emulated" else frozenset()),
+        *run_limits(attention, tier, witnesses),
     ]
 
 

@@ -24,7 +24,7 @@ from scenarios.checks_proof import LOCKABLE_BACKENDS
 from scenarios.compare import compare
 from scenarios.documents import plan_id
 from scenarios.faulty_hands import Stale
-from scenarios.limits import proof_limits
+from scenarios.limits import proof_limits, witnesses_of
 from scenarios.planning import make_plan
 from scenarios.runner import Bench, Memory, execute, plan_for, set_up
 from scenarios.sabotage import SABOTAGES, Material, Sabotage
@@ -123,7 +123,7 @@ def _proof(bench: Bench, clean: Made, oracle: Document, matrix: list[Document]) 
         "matrix": matrix,
         "never_failed": never,
         "defaults": list(bench.plan["defaults"]),
-        "limits": proof_limits(bench.orders.workload.attention, clean.run["tier"]),
+        "limits": proof_limits(bench.orders.workload.attention, clean.run["tier"], witnesses_of(clean.run)),
     }
 
 

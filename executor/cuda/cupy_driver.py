@@ -246,10 +246,13 @@ class CupyDriver:
         from cupy_backends.cuda.libs import cublas
 
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        cublas.setStream(handle, stream)
-        cublas.sgemm(
-            handle, 1, 0, d, rows, n, ctypes.addressof(one), w, n, x, n, ctypes.addressof(zero), out, d
-        )  # fmt: skip
+        ends = (ctypes.addressof(one), w, n, x, n, ctypes.addressof(zero), out, d)
+        # CuPy hands the handle its own current stream at every call, so ours has to be that one.
+        with self._cupy.cuda.ExternalStream(stream):
+            try:
+                cublas.sgemm(handle, 1, 0, d, rows, n, *ends)
+            except cublas.CUBLASError as error:
+                raise DriverError("other", f"cuBLAS sgemm answered {error}") from error
 
     def begin_capture(self, stream: int) -> None:
         """See the protocol."""

@@ -50,6 +50,24 @@ def test_matmul(rows: int, d: int, n: int) -> None:
     close("matmul", np.zeros((rows, d), np.float32), rand(rows, n), rand(d, n))
 
 
+def test_a_product_by_the_library_is_in_order_with_what_follows() -> None:
+    size, turns = 2048, 6
+    x, w = rand(size, size) / np.float32(64), rand(size, size) / np.float32(64)
+    spec = DeviceSpec(id="gpu:0", topology_id=500, kind="gpu", index=0, fence_bytes=256 << 20)
+    with backend()([spec]) as made:
+        a, b = (made.alloc_and_transfer("gpu:0", name, x, LABEL) for name in "ab")
+        weight = made.alloc_and_transfer("gpu:0", "w", w, LABEL)
+        for _ in range(turns):  # each product reads what the addition before it wrote
+            made.dispatch("gpu:0", "matmul", b, a, weight, label=LABEL)
+            made.dispatch("gpu:0", "add", a, b, label=LABEL)
+        found = np.empty_like(x)
+        made.copy_d2h("gpu:0", a, found, LABEL)
+    expected = x.astype(np.float64)
+    for _ in range(turns):
+        expected += expected @ w.T.astype(np.float64)
+    assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < 1e-5
+
+
 @pytest.mark.parametrize(("rows", "n"), [(1, 64), (3, 100), (2, 4096)])
 def test_rmsnorm(rows: int, n: int) -> None:
     close("rmsnorm", np.zeros((rows, n), np.float32), rand(rows, n), rand(n))
