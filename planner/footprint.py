@@ -116,6 +116,11 @@ def _staging_rows(model: Model, workload: Workload, rows: int) -> tuple[tuple[st
     return (("act/k", (rows, model.kv_dim), "fp32"), ("act/v", (rows, model.kv_dim), "fp32"))
 
 
+def line_of(buffer: BufferOrder) -> str:
+    """The line of the ledger that a buffer belongs to."""
+    return _LINE_OF_PREFIX.get(buffer.name.split("/", 1)[0], "workspace")
+
+
 def buffer_bytes(buffer: BufferOrder) -> int:
     """Bytes of a buffer on the wire: product of the shape times the element size."""
     return math.prod(buffer.shape) * DTYPE_BYTES[buffer.dtype]
@@ -128,8 +133,7 @@ def footprint(fleet: Fleet, arena: ArenaOrder, model: Model) -> ArenaFootprint:
     """
     lines = dict.fromkeys(LINES, 0)
     for buffer in arena.buffers:
-        prefix = buffer.name.split("/", 1)[0]
-        lines[_LINE_OF_PREFIX.get(prefix, "workspace")] += buffer_bytes(buffer)
+        lines[line_of(buffer)] += buffer_bytes(buffer)
     lines["layout_padding"] = arena_bytes(arena, model) - sum(lines.values())
     device = None if arena.device is None else fleet.device(arena.device)
     granule = 1

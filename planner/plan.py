@@ -11,6 +11,8 @@ from fleet.machine import Link
 from planner.admit import Admission, Reason
 from planner.contention import contention_document
 from planner.footprint import LINES, ArenaFootprint
+from planner.ledger import ledger_document
+from planner.ledger_bounds import DeviceBudget
 from planner.machine import PICOSECONDS
 from planner.orders import (
     CopyUnit,
@@ -199,8 +201,16 @@ def memory_document(admission: Admission, footprint: ArenaFootprint) -> dict[str
         "rounding_bytes": footprint.rounding_bytes,
         "total_bytes": footprint.total_bytes,
         "slack_bytes": None if budget.budget_bytes is None else budget.budget_bytes - footprint.total_bytes,
+        **_in_use(admission, budget),
         **_shared(admission, footprint, budget.budget_bytes),
+        "ledger": ledger_document(admission, footprint),
     }
+
+
+def _in_use(admission: Admission, budget: DeviceBudget) -> dict[str, Any]:
+    """`in_use_bytes` of a device where anything of the fleet is said to be in use; null = unknown."""
+    said = any(device.in_use != 0 for device in admission.ask.fleet.devices)
+    return {"in_use_bytes": budget.in_use_bytes} if said and budget.capacity_bytes is not None else {}
 
 
 def _shared(admission: Admission, footprint: ArenaFootprint, budget: int | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from fleet.units import format_bytes, format_rate
 from scenarios.admissions import admission_row
 from scenarios.launch_text import launch_block
+from scenarios.ledger_text import sequences_lines
 from scenarios.table import Paint, Table, safe
 from scenarios.times_text import time_cell, time_heading, times_block
 from scenarios.transfer_text import in_flight_block, transfer_block
@@ -157,7 +158,8 @@ def _memory(memory: list[Document], paint: Paint) -> list[str]:
             table.add(line, *(format_bytes(figure) for figure in figures))
     table.add("= buffers", *(format_bytes(_buffers(entry)) for entry in memory))
     table.add("runtime", *(format_bytes(entry["resident"].get("runtime", 0)) for entry in memory))
-    for field in ("rounding_bytes", "total_bytes", "budget_bytes", "slack_bytes", "capacity_bytes"):
+    in_use = ("in_use_bytes",) if any("in_use_bytes" in entry for entry in memory) else ()
+    for field in ("rounding_bytes", "total_bytes", "budget_bytes", "slack_bytes", "capacity_bytes", *in_use):
         figures = [entry.get(field) for entry in memory]
         short = [field == "slack_bytes" and figure is not None and figure < 0 for figure in figures]
         colors = [None, *("red" if is_short else None for is_short in short)]
@@ -253,7 +255,7 @@ def _ends_of(plan: Document) -> set[str]:
 
 
 def _summary(plan: Document, paint: Paint) -> list[str]:
-    lines = []
+    lines = sequences_lines(plan, paint)
     handoff, passes, dispatches = plan.get("handoff"), plan.get("passes"), plan.get("dispatches")
     if handoff:
         moved = f"{format_bytes(handoff['bytes'])} moved in {count_of(handoff['copies'])} copies"

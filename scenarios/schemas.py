@@ -88,6 +88,10 @@ _counted_row = record(
     {**_per_pass, **_observed},
 )
 """A run knows what it counted, so nothing of it is null but what no witness saw."""
+_ledger_line = record(
+    {"line": text(64), "bytes": integer(-(2**63), null=True), "formula": text(4096), "source": text(4096)},
+    {"terms": listing(record({"what": text(512), "formula": text(4096), "bytes": integer()}), most=64)},
+)
 _memory = record(
     {
         "device": arena_id,
@@ -100,6 +104,8 @@ _memory = record(
     },
     {
         "topology_id": integer(null=True),
+        "in_use_bytes": figure,
+        "ledger": listing(_ledger_line, most=64),
         "shared": record(
             {
                 "physical": text(64),

@@ -121,7 +121,7 @@ def register(app: typer.Typer) -> None:
         if plan_out == "-":
             _write_alone(console, plans[0], output)
         else:
-            _print(console, plans, output)
+            _print(console, plans, output, explain=bool(asked.get("explain")))
         if plan_out is not None and plan_out != "-":
             _write(console, plans, plan_out)
         return exit_code_of([plan["verdict"] for plan in plans])
@@ -163,7 +163,7 @@ def _by_launch_lines(questions: list[Any], path: str, available: str | None) -> 
     return [make_plan(prepare(question), launches, stated) for question in questions]
 
 
-def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> None:
+def _print(console: Console, plans: list[dict[str, Any]], output: Format, *, explain: bool) -> None:
     for plan in plans:
         for warning in plan["warnings"]:
             console.warn(warning)
@@ -175,6 +175,10 @@ def _print(console: Console, plans: list[dict[str, Any]], output: Format) -> Non
     from scenarios.report import admissions_text, plan_text
 
     text = plan_text(plans[0], **console.look) if len(plans) == 1 else admissions_text(plans, **console.look)
+    if explain:
+        from scenarios.ledger_text import ledger_text
+
+        text = "\n".join([text, *(ledger_text(plan, **console.look) for plan in plans)])
     console.result(text)
 
 

@@ -13,6 +13,7 @@ from tests.command_line import Answer, Ask, Document, asker, fleet, without, wri
 
 ASKED = {"--prompt-tokens": "20", "--steps": "60"}
 TOO_SMALL = "100 KiB"
+IN_USE = "index, memory.used [MiB]\n0, 10 MiB\n1, 62 MiB\n"
 
 
 @pytest.fixture
@@ -93,6 +94,7 @@ REFUSED: dict[str, tuple[Document, dict[str, str], set[str], str]] = {
     "one memory of two devices": (in_one_memory("1500 KiB"), {}, {"EXCEEDS_SHARED_MEMORY"}, "--weights-dtype"),
     "a card and its slice": (sliced(), {}, {"CARD_AND_SLICE"}, "--"),
     "the pinned pool": (fleet(peer="staged", pool="32 B"), {}, {"PINNED_POOL_TOO_SMALL"}, "--kv-dtype"),
+    "what others hold": (fleet("64 MiB"), {"--in-use": IN_USE}, {"EXCEEDS_FREE"}, "--weights-dtype"),
     "a pool for no type": (fleet(peer="staged", pool="16 B"), {}, {"PINNED_POOL_TOO_SMALL"}, "hosts[0]"),
     "one link": (without(fleet(), ("host", "gpu:1")), {}, {"NO_ROUTE"}, "links[+]"),
     "the links of a device": (without(fleet(), *UNLINKED[:2]), {}, {"NO_ROUTE"}, "links[+]"),
@@ -120,6 +122,9 @@ def test_the_fix_of_every_kind_of_refusal_is_admitted(case: str, tmp_path: Path,
     flags = ASKED | more
     if "--new-tokens" in more:
         del flags["--steps"]
+    if "--in-use" in more:
+        flags["--in-use"] = str(tmp_path / "smi.csv")
+        (tmp_path / "smi.csv").write_text(more["--in-use"])
     refused = admit(ask, tmp_path, described, flags)
     assert refused.code == 1
     plan = refused.document
@@ -139,7 +144,12 @@ def test_the_table_has_every_code_that_refuses() -> None:
     from scenarios.explain import CODES
 
     seen = set().union(*(codes for _, _, codes, _ in REFUSED.values()))
-    never_alone = {"MODEL_UNKNOWN", "DIVISION_UNKNOWN", "ENGINE_UNKNOWN"}  # leave unverified, never refuse
+    never_alone = {
+        "MODEL_UNKNOWN",
+        "DIVISION_UNKNOWN",
+        "ENGINE_UNKNOWN",
+        "IN_USE_UNKNOWN",
+    }  # leave unverified, never refuse
     beyond = {"SIZE_OVERFLOW"}  # see the test below
     assert set(CODES) - seen == never_alone | beyond
 
