@@ -94,7 +94,7 @@ def resolve(request: Request, model: Model, source: str = "workload") -> Workloa
         engine=request.engine, prefix_hit=request.prefix_hit, host_buffer=request.host_buffer,
         whole_windows=request.engine is not None and ENGINES[request.engine].whole_windows,
     )  # fmt: skip
-    for field, words in (*_transfer_faults(workload), *_weights_faults(workload, model)):
+    for field, words in _transfer_faults(workload):
         fault(field, words)
     for words in layout_faults(workload.layout, model, workload):
         fault("layout", words)
@@ -148,14 +148,6 @@ def _check_words(request: Request, fault: FaultSink) -> None:
         fault("engine", f"{request.engine!r} is unknown; use {', '.join(ENGINES)}")
     if request.layout not in LAYOUTS:
         fault("layout", f"{request.layout!r} is unknown; use {' or '.join(LAYOUTS)}")
-
-
-def _weights_faults(workload: Workload, model: Model) -> Iterator[tuple[str, str]]:
-    """Packed weights have the types of their checkpoint; what an engine would make of them otherwise is not known."""
-    packed = model.quantisation or any(tensor.packed is not None for tensor in model.tensors)
-    if packed and workload.weights_dtype != model.weights_dtype:
-        told = model.quantisation or "packed"
-        yield "weights_dtype", f"the checkpoint's weights are quantised ({told}), not converted here; leave it out"
 
 
 def _transfer_faults(workload: Workload) -> Iterator[tuple[str, str]]:

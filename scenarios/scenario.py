@@ -32,7 +32,7 @@ _WORKLOAD = (
     "prompt", "prompt_tokens", "steps", "new_tokens", "positions", "batch", "temperature", "top_p", "seed",
 )  # fmt: skip
 _DTYPES = ("bf16", "fp16", "fp32", "fp8")
-_DEVICE = re.compile(r"[A-Za-z0-9._/:-]{1,64}")
+_DEVICE = re.compile(r"[A-Za-z0-9._/:-]{1,64}(,[A-Za-z0-9._/:-]{1,64}){0,4095}")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 MAX_SEED = 10**18 - 1
@@ -147,7 +147,7 @@ class _Reader:
 
     def device(self, path: Path, value: Any) -> str | None:
         if not isinstance(value, str) or not _DEVICE.fullmatch(value):
-            self.fault(path, f"{_told(value)} is no device id; write e.g. gpu:0")
+            self.fault(path, f"{_told(value)} is no device id; write e.g. gpu:0, or gpu:0-1 for a worker of two")
             return None
         return value
 

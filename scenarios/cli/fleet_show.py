@@ -109,5 +109,5 @@ def _text(fleet: Fleet, plan: Document | None, source: str | None, **look: Any) 
         from scenarios.pictures.handoff import handoff_of
 
         handoff = handoff_of(plan, fleet, source or "plan")
-        notes, marked = handoff.notes, (handoff.prefill, handoff.decode, *sorted(handoff.passed))
+        notes, marked = handoff.notes, (*handoff.ranks["prefill"], *handoff.ranks["decode"], *sorted(handoff.passed))
     return fleet_text(_document(fleet), shown_part(fleet, marked), notes, **look)

@@ -28,6 +28,11 @@ class Handoff:
     notes: tuple[str, ...]
     passed: frozenset[str]
 
+    @property
+    def ranks(self) -> dict[str, tuple[str, ...]]:
+        """The devices of each phase: one, or those of a worker of several."""
+        return {"prefill": tuple(self.prefill.split(",")), "decode": tuple(self.decode.split(","))}
+
 
 def handoff_of(plan: Document, fleet: Fleet, source: str) -> Handoff:
     """The marks of a plan. DescriptionError where it was made for another fleet, or places nothing on this one."""
@@ -42,7 +47,7 @@ def handoff_of(plan: Document, fleet: Fleet, source: str) -> Handoff:
     if (
         not isinstance(prefill, str)
         or not isinstance(decode, str)
-        or not (fleet.device(prefill) and fleet.device(decode))
+        or not all(fleet.device(name) for name in (*prefill.split(","), *decode.split(",")))
     ):
         raise DescriptionError.at(source, "placement", "places no device of this fleet; admit again")
     handoff = plan.get("handoff")
@@ -75,12 +80,17 @@ def _carried(plan: Document, handoff: Document, fleet: Fleet, prefill: str, deco
             prefill=prefill, decode=decode, carried={}, unknown=f"KV {whole}, way unknown", notes=tuple(notes),
             passed=frozenset(),
         )  # fmt: skip
-    carried: dict[int, str] = {}
+    amounts: dict[int, tuple[int | None, int | None]] = {}
     for number, (leg, places) in enumerate(zip(legs, ways, strict=True), start=1):
         words = f"{exact_bytes(leg.nbytes)} in {count_of(leg.copies)} copies"
         over = " over " + ", ".join(leg.nodes[1:-1]) if len(leg.nodes) > 2 else ""
         notes.append(f"Leg {number} of {len(legs)}: {leg.kind} {leg.nodes[0]} to {leg.nodes[-1]}{over}, {words}.")
-        carried |= dict.fromkeys(places or (), f"KV {words}")
+        for place in places or ():
+            nbytes, copies = amounts.get(place, (0, 0))
+            amounts[place] = _sum(nbytes, leg.nbytes), _sum(copies, leg.copies)
+    carried = {
+        place: f"KV {exact_bytes(total)} in {count_of(count)} copies" for place, (total, count) in amounts.items()
+    }
     inside = f"KV {whole}, inside the device" if not carried else None
     passed = frozenset(name for leg in legs for name in leg.nodes)
     return Handoff(prefill=prefill, decode=decode, carried=carried, unknown=inside, notes=tuple(notes), passed=passed)

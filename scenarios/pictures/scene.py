@@ -23,7 +23,7 @@ KV = "kv"
 
 def scene(fleet: Fleet, handoff: Handoff | None = None) -> Scene:
     """What a picture of the fleet shows; with a handoff, where the phases run and what carries K and V."""
-    marked = set() if handoff is None else {handoff.prefill, handoff.decode, *handoff.passed}
+    marked = set() if handoff is None else {*handoff.ranks["prefill"], *handoff.ranks["decode"], *handoff.passed}
     found = representatives(fleet, marked)
     drawn = found.first
     counts = Counter(drawn.values())
@@ -87,11 +87,12 @@ def _counted(box: Box, count: int, last: str, exact: bool) -> Box:
 
 
 def _role(name: str, handoff: Handoff | None) -> Role | None:
-    if handoff is None or name not in (handoff.prefill, handoff.decode):
+    phases = [] if handoff is None else [phase for phase, names in handoff.ranks.items() if name in names]
+    if not phases:
         return None
-    if handoff.prefill == handoff.decode:
+    if len(phases) > 1:
         return "both"
-    return "prefill" if name == handoff.prefill else "decode"
+    return "prefill" if phases[0] == "prefill" else "decode"
 
 
 def _rank(switch: Switch, depth: dict[str, int]) -> tuple[int, int]:
@@ -162,9 +163,10 @@ def _lines(fleet: Fleet, found: Drawn, handoff: Handoff | None) -> tuple[tuple[L
             continue  # drawn with the other direction
         lines.append(_line((src, dst), key, links, back if both else None, keys[key], kv))
     if handoff is not None and handoff.unknown is not None:
+        first, last = (handoff.ranks[phase][0] for phase in ("prefill", "decode"))
         lines.append(Line(
-            src=handoff.prefill, dst=handoff.decode, kind=KV, links=0, both=False, words="", title=handoff.unknown,
-            key="", priced=False, kv=handoff.unknown,
+            src=first, dst=last, kind=KV, links=0, both=False, words="", title=handoff.unknown, key="",
+            priced=False, kv=handoff.unknown,
         ))  # fmt: skip
     legend = [_entry(key, letter, bundles) for key, letter in keys.items()]
     return tuple(lines), tuple(legend)

@@ -238,3 +238,23 @@ def test_the_page_of_engines_has_a_row_for_each() -> None:
     for name, engine in ENGINES.items():
         assert name in rows
         assert engine.direction in rows[name]
+
+
+def test_a_picture_marks_every_rank_and_what_each_link_carries(plan: Path, ask: Ask) -> None:
+    answer = ask("fleet", "show", "hgx-h100", "--plan", plan)
+    assert answer.code == 0
+    assert "gpu:0,gpu:1 to gpu:2,gpu:3,gpu:4,gpu:5" in answer.out
+    drawn = ask("fleet", "show", "hgx-h100", "--plan", plan, "-o", "svg").out
+    assert "KV 1,024,000 B in 16 copies" in drawn  # gpu:0 to the switch: two ranks of decode
+    assert "KV 512,000 B in 8 copies" in drawn  # the switch to gpu:2
+
+
+def test_a_scenario_places_workers_by_range_and_list(tmp_path: Path, model: Path, ask: Ask) -> None:
+    path = tmp_path / "case.yaml"
+    path.write_text(
+        "schema: kvwaybill/scenario/1\nname: case\nfleet: hgx-h100\nmodel: config.json\n"
+        "workload: {prompt_tokens: 100, new_tokens: 9}\nplacement: {prefill: gpu:0-1, decode: 'gpu:4,gpu:6'}\n"
+    )
+    answer = ask("admit", path, "-o", "json")
+    assert answer.document["placement"] == {"prefill": "gpu:0,gpu:1", "decode": "gpu:4,gpu:6"}
+    assert ask("run", path).code == 2
