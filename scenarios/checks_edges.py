@@ -7,7 +7,7 @@ from typing import Any
 
 from scenarios.case import Case, Document
 from scenarios.finding import Finding, failed, inconclusive, no_decode, passed
-from scenarios.plan_figures import figures_disagree, lines_disagree
+from scenarios.plan_figures import figures_disagree, ledger_disagrees, lines_disagree
 
 WITNESSED_PHASES = ("stage", "handoff")
 """The phases whose rows a witness must have seen; others move a few bytes a pass and are counted only."""
@@ -164,7 +164,7 @@ def memory_disagrees(plan: Document) -> list[str]:
         ):
             if right is not None and stated != right:
                 faults.append(f"{entry['device']} {what} states {_told(stated)} B, its lines {right:,}")
-    return faults + lines_disagree(plan)
+    return faults + lines_disagree(plan) + ledger_disagrees(plan)
 
 
 def _total(parts: list[Document], unit: str) -> int | None:

@@ -101,6 +101,9 @@ def _handoff(document: Document) -> dict[str, Any]:
 def resident_match(case: Case) -> Finding:
     """Fails when any byte of the memory table (plans) or any high-water mark (runs) changed."""
     first, second = (_memory(document) for document in (case.a, case.b))
+    ledgers = [_ledgers(document) for document in (case.a, case.b)]
+    if all(ledgers):  # plans of older versions have none
+        first, second = first | ledgers[0], second | ledgers[1]
     return _listed(_changed(first, second), f"{len(first)} memory figures are the same")
 
 
@@ -114,6 +117,17 @@ def _memory(document: Document) -> dict[str, Any]:
                 figures[f"{entry['device']} {field}"] = figure
     for entry in document.get("resident", ()):
         figures[f"{entry['device']} high_water_bytes"] = entry["high_water_bytes"]
+    return figures
+
+
+def _ledgers(document: Document) -> dict[str, Any]:
+    """Every line and term of the memory ledger."""
+    figures: dict[str, Any] = {}
+    for entry in document.get("memory", ()):
+        for line in entry.get("ledger", ()):
+            name = f"{entry['device']} ledger {line['line']}"
+            figures[name] = line["bytes"]
+            figures |= {f"{name} {number}": term["bytes"] for number, term in enumerate(line.get("terms", ()))}
     return figures
 
 

@@ -74,6 +74,32 @@ def _handoff_beside(plan: Document) -> list[str]:
     return faults
 
 
+def ledger_disagrees(plan: Document) -> list[str]:
+    """Where a line of the memory ledger is not the figure of the memory table, or not the sum of its terms."""
+    faults = []
+    for entry in plan["memory"]:
+        total, capacity = entry["total_bytes"], entry.get("capacity_bytes")
+        used = entry.get("in_use_bytes", 0)
+        known = None not in (total, capacity, used)
+        stated = entry["resident"] | {name.removesuffix("_bytes"): entry.get(name) for name in _OF_ENTRY}
+        stated |= {"in use": used, "slack of the device": capacity - used - total if known else None}
+        stated |= {"reserve": (plan.get("inputs") or {}).get("reserve_bytes"), "in flight": _in_flight(plan, entry)}
+        for line in entry.get("ledger", ()):
+            name, terms = line["line"], [term["bytes"] for term in line.get("terms", ())]
+            if (name in stated and line["bytes"] != stated[name]) or (terms and sum(terms) != line["bytes"]):
+                faults.append(f"{entry['device']} {name}: the ledger states another figure than the memory table")
+    return faults
+
+
+_OF_ENTRY = ("rounding_bytes", "total_bytes", "capacity_bytes", "budget_bytes", "slack_bytes")
+
+
+def _in_flight(plan: Document, entry: Document) -> int:
+    """Bytes of the rows of a handoff, device to device, that begin or end here."""
+    rows = [row for row in plan["waybill"] if row["phase"] == "handoff" and row["kind"] in ("p2p", "d2d")]
+    return sum(row["bytes"] or 0 for row in rows if entry["device"] in (row["src"], row["dst"]))
+
+
 def lines_disagree(plan: Document) -> list[str]:
     """Where a line of the memory table is not the sum of the buffers of its kind that the orders list."""
     buffers = {arena["arena"]: arena["buffers"] for arena in (plan.get("orders") or {}).get("arenas", ())}
