@@ -52,8 +52,8 @@ _WITNESS = {
         " It cannot see a repeated copy of the same bytes; other rows are counted by the ledger alone."
     ),
     "cupti": (
-        "The cupti witness is the driver's own record of every copy: bytes, copies, devices. What kernels, network cards"
-        " or other processes move has no record; it reads no memory (digests of K and V do)."
+        "The cupti witness is the driver's own record of every copy: bytes, copies, devices. What kernels, network"
+        " cards or other processes move has no record; it reads no memory (digests of K and V do)."
     ),
     "receiver": "The receiver witness counts bytes at the receiving end.",
     "import": "Observed figures were imported; how they were taken is known to whoever took them.",

@@ -248,7 +248,7 @@ class CupyDriver:
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         ends = (ctypes.addressof(one), w, n, x, n, ctypes.addressof(zero), out, d)
         # CuPy hands the handle its own current stream at every call, so ours has to be that one.
-        with self._cupy.cuda.ExternalStream(stream):
+        with self._cupy.cuda.Stream.from_external(_Foreign(stream)):
             try:
                 cublas.sgemm(handle, 1, 0, d, rows, n, *ends)
             except cublas.CUBLASError as error:
@@ -291,6 +291,16 @@ class CupyDriver:
 
         counters: dict[str, Any] = read_counters(self.card(ordinal).uuid)
         return counters
+
+
+class _Foreign:
+    """A stream of ours in the words of the CUDA stream protocol, version 0."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
 
 
 def _uuid(raw: Any) -> str | None:
