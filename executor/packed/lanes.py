@@ -262,7 +262,7 @@ def _emit_columns(
     return results
 
 
-_AHEAD = 4096  # many tokens take their time over a column: the processor does not ask early enough by itself
+_AHEAD = 2048  # many tokens take their time over a column: the processor does not ask early enough by itself
 
 TILE_TOKENS = 12 if binding.get_host_cpu_features().get("avx512f", False) else 6
 """Tokens of the widest tile: as many sums as the vector registers of this processor hold."""
