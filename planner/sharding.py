@@ -174,15 +174,44 @@ def on_stage(tensor: TensorSpec, model: Model, cut: Cut) -> bool:
     return cut.last
 
 
-@lru_cache(maxsize=512)
+class Same:
+    """A model that compares by being the same object: a cache need not hash its thousands of tensors each time."""
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.model is self.model
+
+
 def rank_tensors(model: Model, cut: Cut) -> tuple[TensorSpec, ...]:
     """The tensors of one rank, in the order of the checkpoint. What `division_unknown` tells of is left out."""
+    return _rank_tensors(Same(model), cut)
+
+
+@lru_cache(maxsize=128)
+def _rank_tensors(same: Same, cut: Cut) -> tuple[TensorSpec, ...]:
+    model = same.model
     held = (cut_tensor(tensor, model, cut) for tensor in model.tensors if on_stage(tensor, model, cut))
     return tuple(tensor for tensor in held if tensor is not None)
 
 
-def division_unknown(model: Model, cut: Cut) -> Iterator[str]:
+def division_unknown(model: Model, cut: Cut) -> tuple[str, ...]:
     """In words, each sort of tensor on a stage whose part on one rank is not known."""
+    return _division_unknown(Same(model), cut)
+
+
+@lru_cache(maxsize=128)
+def _division_unknown(same: Same, cut: Cut) -> tuple[str, ...]:
+    return tuple(_unknown_sorts(same.model, cut))
+
+
+def _unknown_sorts(model: Model, cut: Cut) -> Iterator[str]:
     told = set()
     for tensor in model.tensors:
         if not on_stage(tensor, model, cut) or cut_tensor(tensor, model, cut) is not None:

@@ -16,7 +16,7 @@ from fleet.model import Model
 from fleet.models.layers import KINDS, CacheLayer, layers_on_rank, split_or_copied
 from fleet.placement import PHASES, Placement
 from planner.caches import CachePart, PartKey, part_keys, part_names
-from planner.sharding import Cut, division_unknown, rank_tensors
+from planner.sharding import Cut, Same, division_unknown, rank_tensors
 
 MOST_RANKS = 1024
 """More ranks in one worker are a slip, not a placement."""
@@ -65,9 +65,14 @@ def ranks_of(model: Model, placement: Placement, phase: str) -> tuple[Rank, ...]
     )  # fmt: skip
 
 
-@lru_cache(maxsize=512)
 def rank_model(model: Model, cut: Cut) -> Model:
     """The model as one rank holds it: its layers, heads and tensors; all widths that are not divided stay."""
+    return _rank_model(Same(model), cut)
+
+
+@lru_cache(maxsize=128)
+def _rank_model(same: Same, cut: Cut) -> Model:
+    model = same.model
     first, end = cut.layers
     n_kv_heads = split_or_copied(model.n_kv_heads, cut.ranks) if model.n_kv_heads else 0
     layers = None if model.layers is None else layers_on_rank(model.layers[first:end], cut.ranks)
@@ -106,7 +111,6 @@ def degree_fault(model: Model, tp: int) -> str | None:
     return f"{units} heads of the {bad.kind} layers of {model.name} and {tp} ranks do not divide; use {usable}"
 
 
-@lru_cache(maxsize=256)
 def degrees(model: Model, most: int) -> tuple[int, ...]:
     """The tensor-parallel degrees up to `most` that divide the heads of a model."""
     kinds = tuple(dict.fromkeys(model.caches))

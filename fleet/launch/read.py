@@ -28,6 +28,8 @@ _WEIGHTS = {"auto": None, "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
 _CONNECTORS = {"NixlConnector": "vllm-nixl", "MooncakeConnector": "mooncake"}
 _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode", "kv_both": None}
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_IMAGE = re.compile(r"(?:[a-z0-9.:-]+/)?vllm/vllm-openai(?:[:@].*)?")
+"""The container image whose entry point is the server: flags follow its name."""
 MOST_COMMANDS = 2
 
 
@@ -98,6 +100,8 @@ def _server_of(command: Command) -> tuple[str, tuple[str, ...]] | None:
         name = word.rsplit("/", 1)[-1]
         if name in ("vllm", "sglang") and rest[:1] == ("serve",):
             return name, rest[1:]
+        if _IMAGE.fullmatch(word):
+            return "vllm", rest
         if word == "-m" and rest[:1] == ("sglang.launch_server",):
             return "sglang", rest[1:]
         if word == "-m" and rest[:1] == ("vllm.entrypoints.openai.api_server",):
@@ -167,7 +171,9 @@ def _launch(server: str, words: tuple[str, ...], line: int, source: str, faults:
         flags={name: flag for name, (flag, _) in flags.fields.items()}, unpriced=tuple(flags.unpriced),
     )  # fmt: skip
     told = _vllm_transfer(values, book) if server == "vllm" else _sglang_transfer(values, book)
-    return replace(launch, notes=(*notes, *told.pop("notes", ())), **told)
+    notes += told.pop("notes", ())
+    unpriced = (*launch.unpriced, *told.pop("unpriced", ()))
+    return replace(launch, notes=tuple(notes), unpriced=unpriced, **told)
 
 
 def _vllm_transfer(values: _Values, book: Callable[[str, str], None]) -> dict[str, Any]:
@@ -189,7 +195,8 @@ def _vllm_transfer(values: _Values, book: Callable[[str, str], None]) -> dict[st
     if connector in _CONNECTORS:
         told["engine"] = _CONNECTORS[connector]
     else:
-        book(flag, f"kv_connector {str(connector)[:64]!r} is not understood; known: {', '.join(_CONNECTORS)}")
+        known = ", ".join(_CONNECTORS)
+        told["unpriced"] = (f"{flag}: what kv_connector {str(connector)[:64]!r} moves was not read (known: {known})",)
     if role is not None and role not in _ROLES:
         book(flag, f"kv_role {str(role)[:64]!r} is unknown; use {', '.join(_ROLES)}")
     told["role"] = _ROLES.get(role) if isinstance(role, str) else None

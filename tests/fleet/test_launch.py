@@ -61,6 +61,17 @@ def test_unknown_flags_are_told_and_take_their_value_with_them():
     assert any("'stray'" in note for note in launch.notes)
 
 
+def test_a_connector_that_was_not_read_leaves_the_transfer_unpriced():
+    launch = only('vllm serve m --kv-transfer-config \'{"kv_connector": "Pigeon"}\'')
+    assert launch.engine is None
+    assert "'Pigeon' moves was not read" in launch.unpriced[0]
+
+
+def test_the_image_of_the_server_takes_its_flags():
+    launch = only("docker run --gpus all vllm/vllm-openai:v9 --model org/m --tensor-parallel-size 2 \\\n --dtype half")
+    assert (launch.server, launch.model, launch.tp, launch.weights_dtype) == ("vllm", "org/m", 2, "fp16")
+
+
 def test_flags_that_change_bytes_and_are_not_priced_stand_in_the_way():
     launch = only("vllm serve m --enable-expert-parallel --data-parallel-size 1 --cpu-offload-gb 4 --enforce-eager")
     assert [words.split(":")[0] for words in launch.unpriced] == ["--enable-expert-parallel", "--cpu-offload-gb"]
@@ -84,7 +95,6 @@ def test_flags_that_change_bytes_and_are_not_priced_stand_in_the_way():
         ("vllm serve m --config serve.yaml", "is not read"),
         ("vllm serve m --kv-transfer-config {", "is no JSON"),
         ("vllm serve m --kv-transfer-config '[1]'", "is no JSON object"),
-        ('vllm serve m --kv-transfer-config \'{"kv_connector": "Pigeon"}\'', "Pigeon"),
         ("vllm serve m --kv-transfer-config " + "'" + "[" * 5000 + "'", "is no JSON"),
         ("vllm serve 'm", "does not end"),
         ("vllm serve m\nvllm serve m\nvllm serve m", "holds 3 serving commands"),
