@@ -9,8 +9,8 @@ from typing import Any
 
 from scenarios.shapes import Shape, Sink, choice, flag, integer, listing, number, record, table, text
 from scenarios.time_shapes import TIME
+from scenarios.worker_shapes import DEVICE_ID, ENGINE_INPUTS, LAUNCH, MAX_ROWS, TRANSFER, WORKER
 
-DEVICE_ID = r"[A-Za-z0-9._/:-]{1,64}"
 PHASES = ("stage", "prefill", "handoff", "decode")
 PLAN_VERDICTS = ("admitted", "refused", "unverified")
 ROW_VERDICTS = ("match", "mismatch", "missing", "unplanned", "unwitnessed")
@@ -18,7 +18,6 @@ WITNESSES = ("arrival", "cupti", "receiver", "import", "none")
 RESULTS = ("passed", "failed", "inconclusive", "waived")
 VERDICTS = ("equal", "different", "inconclusive")
 
-MAX_ROWS = 100_000
 MAX_TOKENS = 10_000_000
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -196,7 +195,7 @@ _inputs = record(
             {"tp": listing(integer(1), least=2, most=2), "pp": listing(integer(1), least=2, most=2)},
         ),
     },
-    {"utilization": text(64), "scenario": text(512, null=True)},
+    {"utilization": text(64), "scenario": text(512, null=True), "engine": ENGINE_INPUTS},
 )
 _priced = record(
     {
@@ -222,63 +221,6 @@ _priced = record(
     }
 )
 """What the rows of a waybill follow from."""
-
-
-_rank = record(
-    {
-        "device": device_id,
-        "stage": integer(),
-        "rank": integer(),
-        "layers": record({"first": integer(), "end": integer()}),
-        "kv_heads": listing(integer(), most=MAX_ROWS),
-        "weights_bytes": integer(),
-    }
-)
-_worker = record(
-    {
-        "tensor_parallel": integer(1),
-        "pipeline": integer(1),
-        "copies": table(integer(1), most=64),
-        "ranks": listing(_rank, least=1, most=MAX_ROWS),
-    }
-)
-
-
-_range = record({"least": figure, "most": figure}, {"origin": text(128)})
-_launch = record(
-    {
-        "line": integer(),
-        "server": text(16),
-        "role": text(16, null=True),
-        "model": text(4096),
-        "available_bytes": _range,
-        "request_tokens": integer(),
-        "block_tokens": integer(1),
-        "pool_tokens": _range,
-        "max_concurrency": record({"least": text(64, null=True), "most": text(64, null=True)}),
-        "prints": words,
-        "unknown": words,
-    }
-)
-_transfer = record(
-    {
-        "engine": text(64, null=True),
-        "version": text(256, null=True),
-        "direction": text(16),
-        "unit": text(16),
-        **dict.fromkeys(
-            ("prompt_tokens", "prefix_hit_tokens", "asked_tokens", "unit_tokens", "units_of_prompt"), integer()
-        ),
-        "payload_bytes": integer(),
-        "moved_bytes": integer(),
-        "descriptors": figure,
-        "host_buffer": flag(),
-        "in_flight": listing(
-            record({"device": device_id, "phase": choice("prefill", "decode"), "bytes": integer()}), most=MAX_ROWS
-        ),
-        "notes": words,
-    }
-)
 
 
 def _plan(value: Any, path: str, sink: Sink) -> None:
@@ -307,9 +249,9 @@ _PLAN_FIELDS = record(
         "time": TIME,
         "alternatives": listing(_alternative, most=MAX_ROWS),
         "not_run": words,
-        "transfer": _transfer,
-        "launch": listing(_launch, most=2),
-        "workers": record({"prefill": _worker, "decode": _worker}, {"handoff_together_s": number(null=True)}),
+        "transfer": TRANSFER,
+        "launch": listing(LAUNCH, most=2),
+        "workers": record({"prefill": WORKER, "decode": WORKER}, {"handoff_together_s": number(null=True)}),
         "defaults": words,
         "warnings": words,
     },

@@ -258,3 +258,30 @@ def test_a_scenario_places_workers_by_range_and_list(tmp_path: Path, model: Path
     answer = ask("admit", path, "-o", "json")
     assert answer.document["placement"] == {"prefill": "gpu:0,gpu:1", "decode": "gpu:4,gpu:6"}
     assert ask("run", path).code == 2
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (("workers", "decode"), {"ranks": []}),
+        (("workers",), []),
+        (("transfer", "in_flight"), [{"device": 7}]),
+        (("inputs", "engine"), {"prefix_hit_tokens": "many"}),
+        (("waybill", 7, "part"), {"layers": 0}),
+        (("not_run",), {"a": 1}),
+        (("placement", "prefill"), "gpu:0,,gpu:1"),
+    ],
+)
+def test_parts_of_a_hostile_plan_are_faults_and_never_a_crash(
+    plan: Path, tmp_path: Path, ask: Ask, at: tuple[Any, ...], value: Any
+) -> None:
+    document = read(plan)
+    place: Any = document
+    for step in at[:-1]:
+        place = place[step]
+    place[at[-1]] = value
+    forged = write_json(tmp_path / "forged.json", document | {"id": plan_id(document)})
+    for command in ("explain", "run"):
+        answer = ask(command, forged)
+        assert answer.code == 2
+        assert str(at[0]) in answer.err
