@@ -39,6 +39,9 @@ def _weighed(table: list[Document], paint: Paint) -> list[str]:
 
 
 def sequences_lines(plan: Document, paint: Paint) -> list[str]:
-    """`Sequences   41 fit; 42 is short by ...`, where they were asked for."""
-    found = plan.get("sequences")
-    return paint.fold(safe(f"Sequences   {found['words']}"), 12) if found else []
+    """`Sequences   41 fit; 42 is short by ...` and `Solved      needs >= ...`, where they were asked for."""
+    lines = []
+    for title, key in (("Sequences", "sequences"), ("Solved", "solved")):
+        if found := plan.get(key):
+            lines += paint.fold(safe(f"{title:<12}{found['words']}"), 12)
+    return lines

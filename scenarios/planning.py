@@ -10,6 +10,7 @@ from planner.admit import Admission, admit
 from planner.engines.prints import Range
 from planner.fixes import counterfactuals
 from planner.plan import plan_document
+from planner.solve import solution_document, solve
 from scenarios.documents import plan_id
 from scenarios.launching import launch_document, launch_warnings
 from scenarios.limits import plan_limits
@@ -35,6 +36,8 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
     document["warnings"] = [
         *prepared.ask.fleet.warnings, *prepared.warnings, *prepared.ask.model.warnings, *_ends_early(admission),
     ]  # fmt: skip
+    if prepared.solve is not None:
+        document["solved"] = solution_document(solve(admission, *prepared.solve))
     if prepared.sequences is not None:
         document["sequences"] = prepared.sequences
     attention = None if prepared.ask.model.unknown else prepared.ask.request.attention

@@ -8,16 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from fleet.errors import DescriptionError, Fault
 from fleet.machine import Fleet
 from fleet.readers.in_use import InUse, read_in_use
+from fleet.units import PS_PER_SECOND, UnitError, parse_seconds
 from fleet.yaml_source import STDIN, nearest, read_text, shown_path
 from planner.admit import Ask
 from planner.in_use import with_in_use
 from planner.ledger_bounds import BASES, Basis
 from planner.request import MAX_COUNT
+from planner.solve import WANTED, Wanting
 
 if TYPE_CHECKING:
     from scenarios.wanted import Wanted
@@ -33,6 +36,7 @@ class Room:
     inputs: dict[str, Any]
     warnings: tuple[str, ...] = ()
     sequences: dict[str, Any] | None = None
+    solve: tuple[Wanting, Fraction | None] | None = None
 
 
 def with_room(wanted: Wanted, ask: Ask, digest: str, defaults: list[str]) -> Room:
@@ -49,7 +53,32 @@ def with_room(wanted: Wanted, ask: Ask, digest: str, defaults: list[str]) -> Roo
     sequences = None
     if wanted.max_sequences is not None:
         ask, sequences = _sequences(wanted, ask, defaults)
-    return Room(ask=ask, inputs=inputs, warnings=warnings, sequences=sequences)
+    return Room(ask=ask, inputs=inputs, warnings=warnings, sequences=sequences, solve=_solve(wanted))
+
+
+def _solve(wanted: Wanted) -> tuple[Wanting, Fraction | None] | None:
+    """What is to be solved for; a link needs a time."""
+    text, faults = wanted.solve, []
+    target = None
+    if wanted.ttft is not None:
+        try:
+            target = Fraction(parse_seconds(wanted.ttft), PS_PER_SECOND)
+            if not target:
+                raise UnitError("0 s is no time to first token; write e.g. 800 ms")
+        except UnitError as error:
+            faults.append(Fault(source=wanted.source, field="ttft", message=str(error)))
+        if text is None:
+            faults.append(Fault(source=wanted.source, field="ttft", message="is what --solve solves for; give both"))
+    elif text == "link":
+        words = "link needs a time to solve for; add --ttft, e.g. --ttft 800ms"
+        faults.append(Fault(source=wanted.source, field="solve", message=words))
+    found: Wanting | None = next((each for each in WANTED if each == text), None)
+    if text is not None and found is None:
+        words = f"{text[:40]!r} is unknown{nearest(text, WANTED)}; use {' or '.join(WANTED)}"
+        faults.append(Fault(source=wanted.source, field="solve", message=words))
+    if faults:
+        raise DescriptionError(faults)
+    return None if found is None else (found, target)
 
 
 def _basis(wanted: Wanted) -> Basis:

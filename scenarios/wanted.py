@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 from fleet.checkpoints import load_model
@@ -22,6 +23,7 @@ from planner.engines import ENGINES, engine_extent
 from planner.orders import sampling_to_document
 from planner.rates import fleet_at
 from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUNT, Request, resolve
+from planner.solve import Wanting
 from scenarios.documents import canonical
 from scenarios.placing import chosen_placement
 from scenarios.pricing import pricing_inputs, pricing_of
@@ -82,6 +84,8 @@ class Wanted:
     utilization_of: str | None = None
     in_use: tuple[str, ...] | None = None
     max_sequences: str | None = None
+    solve: str | None = None
+    ttft: str | None = None
     rates: str | None = None
     efficiency: str | None = None
     expect: tuple[int, ...] | None = None
@@ -107,6 +111,8 @@ class Prepared:
     chosen: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
     sequences: dict[str, Any] | None = None
+    solve: tuple[Wanting, Fraction | None] | None = None
+    """What is to be solved for, and the time in seconds."""
 
 
 def prepare(wanted: Wanted, fleet_text: str | None = None) -> Prepared:
@@ -181,6 +187,7 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         chosen=frozenset(phase for phase in PHASES if getattr(wanted, phase) is None),
         warnings=room.warnings,
         sequences=room.sequences,
+        solve=room.solve,
     )
 
 

@@ -34,11 +34,23 @@ ROOM: dict[str, Any] = {
             help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json. Repeatable.",
         ),
     ],
+    "solve": Annotated[
+        str | None,
+        typer.Option(
+            "--solve",
+            metavar="link|capacity",
+            help="What it would need: rates of the handoff's links for --ttft, or room.",
+        ),
+    ],
+    "ttft": Annotated[
+        str | None, typer.Option("--ttft", metavar="T", help="The time to first token to solve for: 800ms.")
+    ],
     "explain": Annotated[
         bool, typer.Option("--explain", help="Each line of the memory ledger with its formula and source.")
     ],
 }
 """Options on room: they go to `scenarios.room_asked`, and `explain` to the text."""
+_SOLVED = {"solved": "valid", "impossible": "refused", "unverified": "unverified"}
 PlanOut = Annotated[
     str | None, typer.Option("--plan-out", metavar="PLAN.json", help="Write the plan here, if it is admitted.")
 ]
@@ -124,12 +136,13 @@ def register(app: typer.Typer) -> None:
             _print(console, plans, output, explain=bool(asked.get("explain")))
         if plan_out is not None and plan_out != "-":
             _write(console, plans, plan_out)
-        return exit_code_of([plan["verdict"] for plan in plans])
+        verdicts = [plan["verdict"] for plan in plans]
+        return exit_code_of(verdicts + [_SOLVED[plan["solved"]["verdict"]] for plan in plans if "solved" in plan])
 
 
 def _room(asked: dict[str, Any]) -> dict[str, Any]:
     """The words on room that were given."""
-    words = {name: asked[name] for name in ("max_sequences", "utilization_of") if name in asked}
+    words = {name: asked[name] for name in ("max_sequences", "utilization_of", "solve", "ttft") if name in asked}
     return words | ({"in_use": tuple(asked["in_use"])} if asked.get("in_use") else {})
 
 
