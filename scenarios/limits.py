@@ -24,6 +24,10 @@ _CACHES = (
     "Caches other than k and v of one shape are priced and run by nobody: window layers hold min(tokens, window)"
     " positions (an engine that evicts none holds all), states one each whatever the tokens."
 )
+_PROGRAM = (
+    "activations and workspace are laid out as those of a dense decoder of the model's sizes, and dispatches are not"
+    " counted: no program of ours computes its experts, latents or states."
+)
 _TIMES = (
     "Times are latency x copies + bytes / bandwidth over the declared links (or, with --rates observed, over what was"
     " observed of them), without contention; TTFT and TPOT a roofline of stated rates times a share of each."
@@ -85,13 +89,16 @@ def plan_limits(
     shared: bool = False,
     other_caches: bool = False,
     workers: bool = False,
+    other_program: bool = False,
 ) -> list[str]:
     """Limits of an admission. `attention` None: the model is not understood, so no mode was laid out.
 
     `assumed`: a leg goes over a host link that the fleet does not declare. `shared`: flows share a segment.
     `other_caches`: the model keeps something else than k and v of one shape. `workers`: a phase has several ranks.
+    `other_program`: no program of ours computes the model.
     """
-    each = ((_CONTENTION, shared), (_ASSUMED, assumed), (_CACHES, other_caches), (_WORKERS, workers))
+    each = ((_CONTENTION, shared), (_ASSUMED, assumed), (_CACHES, other_caches), (_WORKERS, workers),
+            (_PROGRAM, other_program))  # fmt: skip
     more = [words for words, told in each if told]
     return [_COMPUTE, *_mode(attention), _COUNTED, _TIMES, *more]
 

@@ -10,6 +10,7 @@ from planner.admit import Admission, admit
 from planner.engines.prints import Range
 from planner.fixes import counterfactuals
 from planner.plan import plan_document
+from planner.program import dispatches_per_pass
 from planner.solve import solution_document, solve
 from scenarios.documents import plan_id
 from scenarios.launching import launch_document, launch_warnings
@@ -45,6 +46,7 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
     document["limits"] = plan_limits(
         attention, assumed=_assumes(admission), shared="contention" in document,
         other_caches=not model.unknown and not model.is_plain_cache, workers="workers" in document,
+        other_program="memory" in document and dispatches_per_pass(model) is None,
     )  # fmt: skip
     if launches:
         document["warnings"] += launch_warnings(launches)
