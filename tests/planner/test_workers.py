@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def models(tmp_path_factory) -> dict[str, Model]:
     return found | {"embedded": load_model(None)}
 
 
+@cache
 def crowd(count: int = 16) -> Fleet:
     """So many GPUs of one host, every pair linked."""
     names = [f"gpu:{number}" for number in range(count)]
@@ -65,7 +67,8 @@ def crowd(count: int = 16) -> Fleet:
         for b in names
         if a != b
     ]
-    return replace(pair(), devices=tuple(device(name) for name in names), links=tuple(links), hosts=(Host(id="host"),))
+    devices = tuple(device(name) for name in names)
+    return replace(pair(), devices=devices, links=tuple(links), hosts=(Host(id="host"),), digest=f"crowd of {count}")
 
 
 def placed(prefill: int, decode: int, stages: tuple[int, int] = (1, 1)) -> Placement:
