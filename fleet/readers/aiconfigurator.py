@@ -28,6 +28,10 @@ MAX_TEXT = 256 * 1024
 
 _SECTION = r"^[ ]*{}:[ \t]*(?:#[^\n]*)?\r?$"
 _GPU, _NODE = re.compile(_SECTION.format("gpu"), re.MULTILINE), re.compile(_SECTION.format("node"), re.MULTILINE)
+_COMPUTE = {
+    "float16_tc_flops": "fp16", "bfloat16_tc_flops": "bf16", "int8_tc_flops": "int8", "fp8_tc_flops": "fp8",
+    "fp4_tc_flops": "fp4",
+}  # fmt: skip
 _KEYS = re.compile(r"^[ \t]+(?:mem_bw|mem_capacity|num_gpus_per_node|intra_node_bw)[ \t]*:", re.MULTILINE)
 _NUMBER = re.compile(r"(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 _ARCHES = {"80": "Ampere", "86": "Ampere", "90": "Hopper", "100": "Blackwell", "103": "Blackwell"}
@@ -59,6 +63,7 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     between = system.figure(("node", "intra_node_bw"), "spec")
     slot = system.figure(("node", "pcie_bw"), "spec")
     latency = system.figure(("node", "p2p_latency"), "policy", PS_PER_SECOND)
+    compute = system.compute()
     system.stop()
     line = document.at(("gpu",))[0]
     kind = "nvlink" if _value(between) > _value(slot) else "pcie"
@@ -71,7 +76,7 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
         for a, b in combinations(range(count), 2)
     ]  # fmt: skip
     fleet, told = build_fleet("node", source, gpus, pairs, sku=sku)
-    fleet = _finished(fleet, document, memory_rate, latency, system.arch())
+    fleet = _finished(fleet, document, memory_rate, latency, system.arch(), compute)
     told = tuple(dict.fromkeys((*told, *_doubts(fleet, capacity), *fleet.warnings)))
     fleet = replace(fleet, warnings=told)
     return Reading(fleet=fleet, warnings=told, notes=system.notes())
@@ -123,6 +128,11 @@ class _System:
         self.faults.append(self.document.fault(path, message))
         return UNKNOWN
 
+    def compute(self) -> dict[str, Quantity]:
+        """Operations per second by type of number."""
+        rates = {name: self.figure(("gpu", field), "spec") for field, name in _COMPUTE.items()}
+        return {name: rate for name, rate in rates.items() if rate != UNKNOWN}
+
     def count(self) -> int:
         path = ("node", "num_gpus_per_node")
         raw = self._raw(path)
@@ -152,15 +162,26 @@ def _plain(value: Any) -> Any:
     return int(value) if value.isdigit() else float(value)
 
 
-def _finished(fleet: Fleet, document: Document, memory_rate: Quantity, latency: Quantity, arch: str | None) -> Fleet:
-    """The fleet with what `build_fleet` does not take: rate of the memory, latency between GPUs."""
+def _finished(
+    fleet: Fleet, document: Document, memory_rate: Quantity, latency: Quantity, arch: str | None,
+    compute: dict[str, Quantity],
+) -> Fleet:  # fmt: skip
+    """The fleet with what `build_fleet` does not take: rates of the memory and of compute, latency between GPUs."""
     field = document.fault(("gpu", "mem_capacity"), "").field
-    devices = tuple(replace(_with_rate(device, memory_rate, field), arch=arch) for device in fleet.devices)
+    devices = tuple(
+        replace(_with_rate(device, memory_rate, field), arch=arch, compute=_over(device, compute))
+        for device in fleet.devices
+    )
     ids = {device.id for device in devices}
     links = tuple(replace(k, latency=latency) if {k.src, k.dst} <= ids else k for k in fleet.links)
     fleet = replace(fleet, devices=devices, links=links)
     told = warnings_of(fleet, dict.fromkeys(ids, arch), [])
     return replace(fleet, digest=fleet_digest(fleet), warnings=tuple(dict.fromkeys((*fleet.warnings, *told))))
+
+
+def _over(device: Device, compute: dict[str, Quantity]) -> tuple[tuple[str, Quantity], ...]:
+    """What the file states in place of what a `--sku` brought."""
+    return tuple(sorted((dict(device.compute) | compute).items()))
 
 
 def _with_rate(device: Device, rate: Quantity, field: str) -> Device:

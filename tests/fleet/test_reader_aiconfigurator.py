@@ -168,3 +168,12 @@ def test_a_damaged_file_is_read_or_refused_in_words(at: int, cut: int, put: str)
     else:
         assert fleet is not None
         assert 1 <= len(fleet.devices) <= 100
+
+
+def test_rates_of_tensor_cores_are_compute_rates_and_stand_in_place_of_a_cards() -> None:
+    (rate,) = {device.compute for device in fleet_of(SYSTEM).devices}
+    assert [(name, figure.value) for name, figure in rate] == [("bf16", 989 * 10**12)]
+    more = SYSTEM.replace("  power:", "  fp8_tc_flops: 1978000000000000\n  power:")
+    held = fleet_of(more, sku="h100-sxm-80").devices[0]
+    assert (held.flops("fp8").value, held.flops("fp32").value) == (1978 * 10**12, 67 * 10**12)
+    assert "gpu.fp8_tc_flops" in refusal(more.replace("1978000000000000", "-1"))
