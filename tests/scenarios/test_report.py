@@ -118,7 +118,7 @@ def test_the_matrix_shows_each_check_under_each_sabotage() -> None:
          "detail": "one layer"},
     ]  # fmt: skip
     proof = {"verdict": "not proved", "matrix": rows, "comparisons": [], "never_failed": ["decode_dispatched"],
-             "limits": proof_limits("device", "emulated")}  # fmt: skip
+             "limits": proof_limits("device", "emulated", {"arrival"})}  # fmt: skip
     text = proof_text(proof)
     assert text.startswith("NOT PROVED  1 of 2 sabotages caught")
     marks = {
