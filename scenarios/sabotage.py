@@ -66,7 +66,9 @@ class Sabotage:
 
 
 def falsified_bytes(plan: Document) -> Document:
-    """The plan with one element more on K's handoff row, its legs and edges, so that it still agrees with itself."""
+    """The plan with one element more on K's handoff row, its legs and edges and in the memory ledger, so that it still
+    agrees with itself.
+    """
     rows = [dict(row) for row in plan["waybill"]]
     row = next(r for r in rows if r["phase"] == "handoff" and r["tensor"] == "k" and r["kind"] in ("p2p", "d2d"))
     row["bytes"] += 4
@@ -74,7 +76,22 @@ def falsified_bytes(plan: Document) -> Document:
     ends = {(leg["src"], leg["dst"], leg["kind"]) for leg in row["legs"]}
     edges = [e | {"bytes": e["bytes"] + 4} if (e["src"], e["dst"], e["kind"]) in ends else e for e in plan["edges"]]
     handoff = plan["handoff"] | {"bytes": plan["handoff"]["bytes"] + 4}
-    return plan | {"waybill": rows, "edges": edges, "handoff": handoff}
+    memory = [_more_in_ledger(e, "in flight") if e["device"] in (row["src"], row["dst"]) else e for e in plan["memory"]]
+    return plan | {"waybill": rows, "edges": edges, "handoff": handoff, "memory": memory}
+
+
+def _more_in_ledger(entry: Document, line: str, more: int = 4) -> Document:
+    """An entry of the memory table with `more` bytes on a line of its ledger and on the line's first term. Plans of
+    older versions have no ledger.
+    """
+    ledger = [dict(held) for held in entry.get("ledger") or ()]
+    for held in ledger:
+        if held["line"] == line and held["bytes"] is not None:
+            held["bytes"] += more
+            if held.get("terms"):
+                first, *others = held["terms"]
+                held["terms"] = [first | {"bytes": first["bytes"] + more}, *others]
+    return entry | {"ledger": ledger} if ledger else entry
 
 
 def falsified_inputs(plan: Document) -> Document:
@@ -90,7 +107,10 @@ def falsified_memory(plan: Document) -> Document:
     for entry in plan["memory"]:
         if entry["device"] == device:
             resident = entry["resident"] | {"kv_cache": entry["resident"]["kv_cache"] + 4}
-            entry = entry | {"resident": resident, "rounding_bytes": max(entry["rounding_bytes"] - 4, 0)}
+            rounding = max(entry["rounding_bytes"] - 4, 0)
+            less = rounding - entry["rounding_bytes"]
+            entry = entry | {"resident": resident, "rounding_bytes": rounding}
+            entry = _more_in_ledger(_more_in_ledger(entry, "kv_cache"), "rounding", less)
         memory.append(entry)
     return plan | {"memory": memory}
 

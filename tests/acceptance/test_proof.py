@@ -15,9 +15,10 @@ from fleet.catalog import catalog_text
 from scenarios import prove as proving
 from scenarios.compare import compare
 from scenarios.faulty_hands import AnotherBody
+from scenarios.plan_figures import ledger_disagrees
 from scenarios.planning import make_plan
 from scenarios.runner import execute, plan_for, set_up
-from scenarios.sabotage import SABOTAGES, Sabotage
+from scenarios.sabotage import SABOTAGES, Sabotage, falsified_bytes, falsified_memory
 from scenarios.wanted import prepare, wanted_of
 
 Document = dict[str, Any]
@@ -174,6 +175,17 @@ def test_a_falsified_prediction_leaves_the_run_as_it_is() -> None:
     rows = {row["sabotage"]: row for row in proof["matrix"]}
     assert rows["falsified bytes"]["failed"] == ["edges_match", "handoff_bytes_match"]
     assert rows["falsified memory"]["failed"] == ["resident_match"]
+
+
+@pytest.mark.parametrize("scenario", ["two-gpu", "two-gpu-host", "two-gpu-staged"])
+@pytest.mark.parametrize("falsify", [falsified_bytes, falsified_memory])
+def test_a_falsified_plan_is_false_in_one_thing_and_agrees_with_itself_in_its_ledger(
+    falsify: Any, scenario: str
+) -> None:
+    plan = make_plan(prepare(wanted_of(scenario, {"steps": STEPS})))
+    false = falsify(plan)
+    assert false["memory"] != plan["memory"]
+    assert ledger_disagrees(false) == []
 
 
 @pytest.mark.parametrize("scenario", ["two-gpu", "two-gpu-host", "two-gpu-staged"])
