@@ -93,7 +93,7 @@ def test_ttft_and_tpot_by_hand(tmp_path: Path, plan: Plan) -> None:
 
 def test_a_rate_changes_times_and_no_byte_and_no_verdict(tmp_path: Path, plan: Plan) -> None:
     slow = plan(machine(tmp_path))
-    fast = plan(machine(tmp_path, "fast.yaml", sku={"compute": {"bf16": "900 TFLOP/s"}}))
+    fast = plan(machine(tmp_path, sku={"compute": {"bf16": "900 TFLOP/s"}}))
     assert fast["time"]["ttft_s"] <= slow["time"]["ttft_s"]
     for field in ("verdict", "memory", "edges", "waybill", "handoff"):
         assert fast[field] == slow[field]
