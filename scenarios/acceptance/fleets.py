@@ -1,7 +1,7 @@
 """The machine of an acceptance run: its cards by identity, and two independent descriptions of its links.
 
 Plans are made on the text that the driver's own tool prints, with the cards' identities laid in; what discovery finds
-is held beside it: both must agree on the kinds and counts of the links between the cards.
+is held beside it: both must agree on the kinds and counts of the links that leave each card for the others.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def staged_text(fleet: Fleet) -> str:
 def agreement(planned: Fleet) -> dict[str, Any]:
     """Whether discovery and the topology text describe one machine: {agree, discovered, imported, identities}."""
     found = discover()
-    views = {"discovered": _between_cards(found.fleet), "imported": _between_cards(planned)}
+    views = {"discovered": _lanes(found.fleet), "imported": _lanes(planned)}
     mine, others = (_identities(fleet) for fleet in (planned, found.fleet))
     return {
         "agree": views["discovered"] == views["imported"] and mine == others and bool(mine),
@@ -69,13 +69,15 @@ def agreement(planned: Fleet) -> dict[str, Any]:
     }
 
 
-def _between_cards(fleet: Fleet) -> Counter[str]:
-    """`gpu:0 -> gpu:1 nvlink` -> links."""
-    return Counter({
-        f"{link.src} -> {link.dst} {link.kind}": link.count
-        for link in fleet.links
-        if link.src.startswith("gpu") and link.dst.startswith("gpu")
-    })  # fmt: skip
+def _lanes(fleet: Fleet) -> Counter[str]:
+    """`gpu:0 nvlink` -> lanes that leave the card, whether to another card (as a topology matrix has it) or to the
+    switch between them (as the driver tells it).
+    """
+    lanes: Counter[str] = Counter()
+    for link in fleet.links:
+        if link.src.startswith("gpu") and link.kind.startswith("nv"):
+            lanes[f"{link.src} {link.kind}"] += link.count
+    return lanes
 
 
 def _identities(fleet: Fleet) -> dict[str, tuple[str | None, Any]]:

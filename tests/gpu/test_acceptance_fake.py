@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scenarios.acceptance import parts, two_gpu
+from fleet.load import load_fleet
+from scenarios.acceptance import fleets, parts, two_gpu
 from tests.gpu.fake import on
 from tests.gpu.fake_driver import FakeDriver
 
@@ -57,3 +59,13 @@ def test_a_run_that_differs_is_told_and_nothing_is_accepted(monkeypatch: pytest.
     code, summary = accepted(monkeypatch, tmp_path, 2)
     assert (code, summary["verdict"]) == (1, "different")
     assert len(summary["wrong"]) == len(summary["runs"])
+
+
+def test_a_switch_between_cards_and_a_matrix_of_them_agree_on_lanes() -> None:
+    direct = load_fleet("x", text=TOPOLOGY, sku="h200-sxm-141")
+    (between, *_) = [link for link in direct.links if link.kind == "nvlink"]
+    over = [replace(between, src=f"gpu:{n}", dst="nvswitch") for n in (0, 1)]
+    switched = replace(direct, links=(*(link for link in direct.links if link.kind != "nvlink"), *over))
+    assert fleets._lanes(direct) == fleets._lanes(switched) == {"gpu:0 nvlink": 18, "gpu:1 nvlink": 18}
+    fewer = replace(switched, links=(*switched.links[:-1], replace(over[1], count=12)))
+    assert fleets._lanes(fewer) != fleets._lanes(direct)
