@@ -292,3 +292,24 @@ def test_public_faults_of_tensor_parallel():
         t for t in rank_tensors(llama, Cut(ranks=8, rank=3, layers=(0, 80), first=True, last=True)) if t.role == "norm"
     ]
     assert norms == [t for t in llama.tensors if t.role == "norm"]
+
+
+@pytest.mark.parametrize(("sources", "receivers"), [(16, 16), (16, 32), (32, 16), (8, 64)])
+def test_copies_of_a_unit_share_the_work(sources, receivers):
+    sent: Counter[int] = Counter()
+    for (source, _), count in shared_units(8, sources, receivers).items():
+        sent[source] += count
+    used = min(sources, receivers)
+    assert sorted(sent.values()) == [max(8, receivers) // used] * used
+
+
+def test_only_the_last_stage_holds_logits_and_only_the_ends_hold_vocabulary(models):
+    model = models["embedded"]
+    workload = resolve(Request(prompt_tokens=20, new_tokens=9), model)
+    prediction = predict(crowd(8), model, workload, placed(2, 1, (2, 1)))
+    held = {arena.arena: {buffer.name for buffer in arena.buffers} for arena in prediction.arenas}
+    assert ["act/logits" in held[f"gpu:{n}"] for n in range(5)] == [False, False, True, True, True]
+    assert ["weights/token_embedding" in held[f"gpu:{n}"] for n in range(5)] == [True, True, False, False, True]
+    assert ["weights/wcls" in held[f"gpu:{n}"] for n in range(5)] == [False, False, True, True, True]
+    told = [(row.tensor, row.src, row.dst) for row in prediction.rows if row.phase == "prefill"]
+    assert told == [("tokens", "host", "gpu:0"), ("tokens", "host", "gpu:1"), ("next_token", "gpu:2", "host")]
