@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor.cuda.driver import Card, Driver, DriverError, selected
-from executor.cuda.rates import Line, measure_edges, measure_pair
+from executor.cuda.rates import SIZES, Line, measure_edges, measure_pair
 from executor.observers.nvml_counters import counter_rise
 from fleet.errors import KvWaybillError
 from scenarios.acceptance.cases import ALONE, SPLIT, Case, freeze, prepared
@@ -24,6 +24,8 @@ __all__ = ["Bench", "large", "links", "other_order", "proof_of", "run_all", "tab
 
 Document = dict[str, Any]
 COUNTED_BYTES = 1 << 30
+HOST_SIZES_TO = 1 << 26
+"""Copies to and from pageable memory take minutes beyond it, and no plan uses their rate."""
 LARGE_PROMPT, LARGE_DECODE = 2048, 8
 HANDOFF_TOLERANCE = 0.05
 _SECONDS = 300
@@ -134,7 +136,8 @@ def other_order(bench: Bench, cases: Sequence[Case]) -> Document:
 
 def links(driver: Driver) -> Document:
     """Rates of every edge, each way and both at once, without and with peer access, and what the counters say."""
-    result: Document = {"card_0": measure_edges(driver, 0), "card_1": measure_edges(driver, 1)}
+    sizes = [size for size in SIZES if size <= HOST_SIZES_TO]
+    result: Document = {f"card_{ordinal}": measure_edges(driver, ordinal, sizes) for ordinal in (0, 1)}
     for a, b in ((0, 1), (1, 0)):
         if driver.can_access_peer(a, b):
             with selected(driver, a):
