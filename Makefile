@@ -35,6 +35,7 @@ test: check
 bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py --out benchmarks/results/startup.md
 	$(BIN)/python benchmarks/fleet_scale.py --out benchmarks/results/fleet_scale.md
+	$(BIN)/python benchmarks/place.py --out benchmarks/results/place.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -165,9 +165,9 @@ class _Search:
                     continue
                 seen[side][other], back[side][other] = total, state
                 heappush(heaps[side], (total, next(ticket), other))
-                whole = total + seen[1 - side].get(other, math.inf)
-                if whole < best:
-                    best, meet = whole, other
+                rest = seen[1 - side].get(other)
+                if rest is not None and total + rest < best:  # never rest = inf: huge integers are no floats
+                    best, meet = total + rest, other
         return None if meet < 0 else _joined(meet, back)
 
     def _begin(self, src: int, dst: int) -> None:

@@ -67,7 +67,7 @@ def place_document(placing: Placing, *, front: bool = False) -> Document:
     }  # fmt: skip
     fleet, model = placing.prepared.ask.fleet, placing.prepared.ask.model
     document["defaults"] = list(placing.prepared.defaults)
-    document["warnings"] = [*fleet.warnings, *model.warnings, *_unpriced(answer)]
+    document["warnings"] = [*fleet.warnings, *model.warnings, *placing.prepared.warnings, *_unpriced(answer)]
     attention = None if model.unknown else question.ask.request.attention
     plain = model.unknown or model.is_plain_cache
     document["limits"] = [*plan_limits(attention, other_caches=not plain, workers=pools), *_LIMITS[document["kind"]]]

@@ -10,6 +10,7 @@ from planner.place.classes import FleetClasses
 from planner.place.regions import Sizes
 from planner.place.screen import Screen
 from planner.roofline import chosen
+from planner.route import Transfer
 
 MOST_CLASSES = 4_000
 """Classes of pairs that a bound is made of; of a fleet with more, only the rates of links are looked at."""
@@ -23,8 +24,8 @@ class Bounds:
 
     Single devices: at some time a device of each phase has enough partners, and pairs join as many devices as a pool
     has (each worker of one phase hands over to each of the other, so all of them are joined). Workers of several
-    ranks: what two ranks exchange takes its least time between any two devices, and all that leaves or enters a rank
-    goes over one of its links at a time.
+    ranks: what two ranks exchange joins two devices, the domain of a worker joins its ranks, and together they must
+    join as many devices as the pool has; all that leaves or enters a rank goes over one of its links at a time.
     """
 
     def __init__(self, screen: Screen, classes: FleetClasses) -> None:
@@ -32,14 +33,12 @@ class Bounds:
         self.classes = classes
         self._few = len(classes.pairs(None)) <= MOST_CLASSES
         self._steps: list[Step] | None = None
-        self._ranks: Fraction | None = None
+        self._ranks: list[list[tuple[Fraction, int]]] | None = None
 
     def floor(self, sizes: Sizes) -> Fraction | None:
         """Seconds that no priced pool of these sizes goes below; None where none can be priced."""
         if sizes.ranks != (1, 1) or not self._few:
-            if self._ranks is None:
-                self._ranks = max(self._by_rates(), self._by_rank_pairs() if self._few else Fraction(0))
-            return self._ranks
+            return max(self._by_rates(), self._by_rank_pairs(sizes.devices) if self._few else Fraction(0))
         if self._steps is None:
             self._steps = self._of_devices()
         for seconds, out, into, joined in self._steps:
@@ -80,24 +79,42 @@ class Bounds:
         fastest = max((figure.value for figure in figures if figure is not None), default=0)
         return Fraction(self.screen.most_rank_bytes, fastest) if fastest else Fraction(0)
 
-    def _by_rank_pairs(self) -> Fraction:
-        """The longest of what any two ranks exchange, each between the two devices that do it fastest."""
-        names = self.classes.symmetry.names
-        ends = [(names[each.prefill], names[each.decode]) for each in self.classes.pairs(None)]
+    def _by_rank_pairs(self, devices: int) -> Fraction:
+        """The longest of what any two ranks exchange, each at the least time that joins so many devices."""
+        if self._ranks is None:
+            self._ranks = [self._steps_of(listed) for listed in self.screen.rank_pairs()]
         least = Fraction(0)
-        for listed in self.screen.rank_pairs():
-            times = (
-                self.screen.time_of([replace(each, src=src, dst=dst) for each in listed]) for src, dst in ends
-            )  # fmt: skip
-            least = max(least, min((time for time in times if time is not None), default=Fraction(0)))
+        for steps in self._ranks:
+            enough = (seconds for seconds, joined in steps if joined >= devices)
+            least = max(least, next(enough, steps[-1][0] if steps else Fraction(0)))
         return least
+
+    def _steps_of(self, listed: list[Transfer]) -> list[tuple[Fraction, int]]:
+        """(time, devices joined by pairs that exchange this within it, and by domains)."""
+        names = self.classes.symmetry.names
+        rows = []
+        for each in self.classes.pairs(None):
+            src, dst = names[each.prefill], names[each.decode]
+            seconds = self.screen.time_of([replace(one, src=src, dst=dst) for one in listed])
+            if seconds is not None:
+                rows.append((seconds, each.key))
+        rows.sort()
+        joined = _Joined(self.classes)
+        joined.join_domains()
+        steps: list[tuple[Fraction, int]] = []
+        for seconds, key in rows:
+            joined.join(key)
+            if steps and steps[-1][0] == seconds:
+                steps.pop()
+            steps.append((seconds, joined.most))
+        return steps
 
 
 class _Joined:
     """Groups of devices that pairs join, added class by class; a group may be told too large, never too small."""
 
     def __init__(self, classes: FleetClasses) -> None:
-        self.symmetry = classes.symmetry
+        self.symmetry, self.domains = classes.symmetry, classes.near.domains
         self.group = list(range(len(self.symmetry.names)))
         self.size = [1] * len(self.group)
         self.most = min(1, len(self.group))
@@ -114,6 +131,13 @@ class _Joined:
                 ends = [device for device in devices if self.symmetry.like[device] in (prefill, decode)]
                 for device in ends[1:]:
                     self._unite(ends[0], device)
+
+    def join_domains(self) -> None:
+        """Joins the devices of each link domain: the ranks of a worker lie in one."""
+        first: dict[str, int] = {}
+        for device, name in enumerate(self.symmetry.names):
+            for domain in sorted(self.domains.get(name, ())):
+                self._unite(first.setdefault(domain, device), device)
 
     def _root(self, device: int) -> int:
         while self.group[device] != device:

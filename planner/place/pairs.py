@@ -27,8 +27,12 @@ from planner.place.classes import PairClass, classes_of
 from planner.place.constraints import COMMAND_LINE, Constraints, contradictions
 from planner.place.screen import Screen, told
 
-MOST_CLASSES = 20_000
+_NO_BOUND = 2**63
+"""More bytes per second than a fleet can state."""
+MOST_CLASSES = 2_000
 """Classes of pairs that are all screened; of more, those first whose lower bound is least."""
+FEW_CLASSES = 32
+"""Classes that are screened without a look at bounds."""
 MOST_TIMED = 256
 """Classes whose TTFT and TPOT are reckoned though the objective does not ask for them: they are in the Pareto set."""
 
@@ -97,7 +101,7 @@ class PairSearch:
 
     def best(self) -> Candidate | None:
         """The best pair alone, without times that the objective does not ask for."""
-        chosen, _, _ = self._chosen(self._left(self.question.constraints))
+        chosen, _, _ = self._chosen(self._left(self.question.constraints), top=1)
         found = (self._timed(each) if self._is_timed else each for each in chosen if each.verdict == "admitted")
         return min(found, key=lambda each: rank_key(each, self.question.objective), default=None)
 
@@ -145,16 +149,23 @@ class PairSearch:
             faults.append(Fault(source=COMMAND_LINE, field=word, message=f"excludes every pair; {without}"))
         return DescriptionError(faults)
 
-    def _chosen(self, left: Sequence[PairClass]) -> tuple[list[Candidate], Fraction | None, bool]:
-        """(candidates, lower bound of what is left out, whether nothing left out can be better)."""
-        if len(left) <= MOST_CLASSES:
+    def _chosen(
+        self, left: Sequence[PairClass], top: int | None = None
+    ) -> tuple[list[Candidate], Fraction | None, bool]:  # fmt: skip
+        """(candidates, lower bound of what is left out, whether nothing left out can be better).
+
+        `top`: only so many are wanted, so that the search may end as soon as nothing left can be among them.
+        """
+        floors = _Floors(self.screen, self.question) if len(left) > FEW_CLASSES else None
+        if floors is None or (len(left) <= MOST_CLASSES and (top is None or not floors.known)):
             return [self._candidate(each) for each in left], None, True
-        floors = _Floors(self.screen, self.question)
-        order = sorted((floors.of(*self._pair(each)), at) for at, each in enumerate(left))
+        wanted = self.question.top if top is None else top
+        order = sorted((-floors.rate(*self._pair(each)), at) for at, each in enumerate(left))
         found: list[Candidate] = []
         good: list[Fraction | int] = []
-        for number, (floor, at) in enumerate(order):
-            if len(good) >= self.question.top and sorted(good)[self.question.top - 1] <= floor:
+        for number, (rate, at) in enumerate(order):
+            floor = floors.seconds(-rate)
+            if len(good) >= wanted and good[wanted - 1] <= floor:
                 return found, None, True
             if number >= MOST_CLASSES:
                 return found, floor, False
@@ -162,7 +173,7 @@ class PairSearch:
             found.append(candidate)
             value = value_of(candidate, self.question.objective)
             if candidate.verdict == "admitted" and value is not None and floors.known:
-                good = sorted([*good, value])[: self.question.top]
+                good = sorted([*good, value])[:wanted]
         return found, None, True
 
     def _candidate(self, each: PairClass) -> Candidate:
@@ -219,11 +230,16 @@ class _Floors:
         self._into: dict[str, int] = {}
         for link in question.ask.fleet.links:
             rates = [q.value for q in (link.bandwidth.declared, link.bandwidth.observed) if q is not None]
-            for rate in rates:
+            for rate in rates:  # what goes over a link without a rate is unpriced
                 self._out[link.src] = max(self._out.get(link.src, 0), rate)
                 self._into[link.dst] = max(self._into.get(link.dst, 0), rate)
 
-    def of(self, prefill: str, decode: str) -> Fraction:
-        """Seconds; 0 where nothing is known."""
-        rates = [rate for rate in (self._out.get(prefill), self._into.get(decode)) if rate]
-        return Fraction(self.nbytes, min(rates)) if rates and self.known else Fraction(0)
+    def rate(self, prefill: str, decode: str) -> int:
+        """Bytes per second that the pair cannot exceed; `_NO_BOUND` where nothing is known."""
+        if not self.known:
+            return _NO_BOUND
+        return min(self._out.get(prefill, _NO_BOUND), self._into.get(decode, _NO_BOUND))
+
+    def seconds(self, rate: int) -> Fraction:
+        """The least time at that rate."""
+        return Fraction(0) if rate == _NO_BOUND else Fraction(self.nbytes, rate)

@@ -193,22 +193,19 @@ class Screen:
         return self.placement(",".join(self._stands[PREFILL]), ",".join(self._stands[DECODE]))
 
     def _kind(self, device: Device, phase: str, rank: int) -> Site:
-        memory = device.memory
-        kind = (
-            device.kind,
-            device.sku,
-            memory.capacity.value,
-            memory.granule.value,
-            device.runtime.value,
-            device.in_use,
-        )
-        key = (*kind, phase, rank)
-        if key not in self._kinds:
-            answer = admit(replace(self.ask, fleet=self._stand_ins(device), placement=self._stand_placement()))
-            for of, names in self._stands.items():
-                for number, name in enumerate(names):
-                    self._kinds[*kind, of, number] = _site(answer, name)
-        return self._kinds[key]
+        kind = _kind_of(device)
+        if (*kind, phase, rank) not in self._kinds:
+            self._stand_in_answer(device)
+        return self._kinds[*kind, phase, rank]
+
+    def _stand_in_answer(self, like: Device) -> Admission:
+        """The admission of stand-ins of one kind of device; what it says of each is kept."""
+        answer = admit(replace(self.ask, fleet=self._stand_ins(like), placement=self._stand_placement()))
+        kind = _kind_of(like)
+        for of, names in self._stands.items():
+            for number, name in enumerate(names):
+                self._kinds[*kind, of, number] = _site(answer, name)
+        return answer
 
     def _transfers(self) -> list[Transfer]:
         """All rows of the question, with stand-ins in place of devices."""
@@ -228,8 +225,7 @@ class Screen:
 
     def _most_bytes(self, listed: list[Transfer]) -> int:
         """More than any total or edge: all rows, and a device of each rank."""
-        first = next(iter(self.devices.values()))
-        answer = admit(replace(self.ask, fleet=self._stand_ins(first), placement=self._stand_placement()))
+        answer = self._stand_in_answer(next(iter(self.devices.values())))
         held = 0 if answer.prediction is None else sum(f.total_bytes for f in answer.prediction.footprints)
         return held + self.classes.most_beside * sum(self.tp) + sum(each.bytes for each in listed)
 
@@ -276,6 +272,12 @@ def _site(answer: Admission, name: str) -> Site:
         unknowns=tuple(r.code for r in own if r.severity == "unknown"),
         slack_bytes=None if budget is None or total is None else budget - total,
     )
+
+
+def _kind_of(device: Device) -> tuple[object, ...]:
+    """All that its memory's verdict may rest on."""
+    held = (device.memory.capacity.value, device.memory.granule.value, device.runtime.value, device.in_use)
+    return (device.kind, device.sku, *held)
 
 
 def _apart(device: Device, name: str) -> tuple[Any, ...]:

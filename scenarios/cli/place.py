@@ -12,6 +12,18 @@ from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_
 from scenarios.cli.kinds import refuse_other_kinds
 
 Rules = list[str] | None
+InUse = Annotated[
+    Rules,
+    typer.Option(
+        "--in-use",
+        metavar="FILE",
+        help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json. Repeatable.",
+    ),
+]
+ShareOf = Annotated[
+    str | None,
+    typer.Option("--utilization-of", metavar="total|free", help="What --utilization is a share of; default: total."),
+]
 Objective = Annotated[
     str | None,
     typer.Option("--objective", metavar="O", help="handoff (default), ttft, throughput, devices or cost."),
@@ -83,6 +95,8 @@ def register(app: typer.Typer) -> None:
         layout: opt.LayoutOption = None,
         prefill_chunk: opt.ChunkOption = None,
         utilization: opt.UtilizationOption = None,
+        utilization_of: ShareOf = None,
+        in_use: InUse = None,
         rates: opt.RatesOption = None,
         efficiency: opt.EfficiencyOption = None,
         objective: Objective = None,
@@ -124,7 +138,8 @@ def register(app: typer.Typer) -> None:
             positions=positions, weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent,
             block_size=block_size, engine=engine, engine_version=engine_version, prefix_hit=prefix_hit,
             kv_buffer=kv_buffer, attention=attention, layout=layout, prefill_chunk=prefill_chunk,
-            utilization=utilization, rates=rates, efficiency=efficiency,
+            utilization=utilization, utilization_of=utilization_of, in_use=tuple(in_use) if in_use else None,
+            rates=rates, efficiency=efficiency,
         )  # fmt: skip
         asked = Asked(
             objective=objective, require=require or (), prefer=prefer or (), exclude=exclude or (), avoid=avoid or (),

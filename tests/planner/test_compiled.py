@@ -114,6 +114,15 @@ def test_rates_without_a_small_common_multiple_are_compared_exactly_all_the_same
     assert graph._scale == 1
 
 
+def test_times_beyond_the_largest_float_are_compared_as_integers():
+    primes = [p for p in range(10**6, 10**6 + 1000) if all(p % d for d in range(2, 1001))]
+    held = [Link(src="d0", dst="r0", kind="net", bandwidth=known(rate)) for rate in primes]
+    held += [Link(src=a, dst=b, kind="net", bandwidth=known(7)) for a, b in (("r0", "r1"), ("r1", "d1"))]
+    graph = CompiledGraph(NAMES, held, HOSTS, RELAYS)
+    assert graph._scale > 10**308
+    assert graph.path("d0", "d1", (10**6, 1), None, over_hosts=False) == ["d0", "r0", "r1", "d1"]
+
+
 def test_of_equal_times_the_fewest_links_win():
     ends = (("d0", "r0"), ("r0", "r1"), ("r1", "r2"), ("r2", "d1"), ("r0", "d1"))
     held = [Link(src=a, dst=b, kind="net", bandwidth=known(10**9)) for a, b in ends]

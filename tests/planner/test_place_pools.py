@@ -106,7 +106,7 @@ def brute(fleet: Fleet, sizes: Sizes, ask: Ask, *, nearest: bool = False) -> Fra
     rates=st.sampled_from([(), (450, 100), (50, 450, 300)]),
     latency=st.sampled_from([None, 2]), nearest=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_pool_is_the_best_of_all_choices_or_says_how_far_it_may_be(shape, workers, ranks, rates, latency, nearest):
     fleet = boards(*shape, rates=rates, latency=latency)
     sizes = Sizes(workers=workers, ranks=ranks)
@@ -136,7 +136,7 @@ def test_a_pool_is_the_best_of_all_choices_or_says_how_far_it_may_be(shape, work
 
 @given(fleet=st.sampled_from([boards(4, 2), boards(2, 2, rates=(450, 100)), boards(5, latency=None)]),
        ranks=st.sampled_from([(2, 1), (1, 2), (2, 2)]), data=st.data())  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_screen_of_workers_says_what_admitting_them_says(fleet: Fleet, ranks, data):
     names = data.draw(st.permutations([each.id for each in fleet.devices]))
     ask = ask_of(fleet)

@@ -167,6 +167,20 @@ def test_prices_and_preferences_show_in_the_table(ask: Ask, tmp_path: Path) -> N
     assert "an hour" in ask("place", "--fleet", path, "--price", "card=1.5").out
 
 
+def test_devices_that_others_fill_are_passed_over(ask: Ask, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    words = ("--fleet", "hgx-h100", "--prompt-tokens", "41", "--steps", "96")
+    taken = ("--prefill", "gpu:0", "--decode", "gpu:1", "--batch", "400000")
+    assert ask("admit", *words, *taken, "--plan-out", plan).code == 0
+    answer = ask("place", *words, "--batch", "400000", "--in-use", plan, "-o", "json")
+    assert answer.code == 0
+    document = sound(answer.document)
+    assert document["placements"][0]["prefill"] == [["gpu:2"]]
+    assert sum(each["alike"] for each in document["placements"]) == 30
+    assert sum(each["count"] for each in document["others"]) == 26
+    assert {code for each in document["others"] for code in each["codes"]} <= {"EXCEEDS_BUDGET", "EXCEEDS_FREE"}
+
+
 def test_unpriced_handoffs_are_found_and_said_to_be_in_no_order(ask: Ask, tmp_path: Path) -> None:
     made = fleet("64 MiB")
     for each in made["links"]:
