@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from fleet.machine import Figure, Fleet, Quantity
+from fleet.machine import Figure, Quantity
 from fleet.units import format_bytes, format_rate, format_seconds
 from planner.admit import Admission
 from planner.counterfactual_fleet import least_capacities
@@ -108,7 +108,8 @@ class _Link:
         self.all_rows = admission.prediction.rows
         self.rows = [row for row in self.all_rows if row.phase == "handoff"]
         legs = [leg for row in self.rows for leg in row.legs or ()]
-        self.way = {(link.src, link.dst, link.kind, link.where) for leg in legs for link in leg.through}
+        # Of the rows, not of the fleet: an equal fleet of another file may have been routed before.
+        self.way = tuple(dict.fromkeys(link for leg in legs for link in leg.through))
 
     def solve(self) -> Solution:
         if not self.rows or not self.way:
@@ -134,13 +135,12 @@ class _Link:
         return time is not None and time.seconds is not None and time.seconds <= self.target
 
     def _solved(self, rate: int, now: Fraction | None, lower_bound: bool) -> Solution:
-        fleet = self.admission.ask.fleet
         needs = tuple(
             {"src": link.src, "dst": link.dst, "kind": link.kind, "from": link.bandwidth.value, "to": rate}
-            for link in fleet.links
-            if self._is_way(link) and (link.bandwidth.value is None or link.bandwidth.value < rate)
+            for link in self.way
+            if link.bandwidth.value is None or link.bandwidth.value < rate
         )
-        copies, most = self._copies(self._with_rate(rate) if needs else fleet)
+        copies, most = self._copies(rate if needs else None)
         words = f"needs >= {_rounded_up(rate)}"
         if copies is not None and most is not None:
             planned = f"{copies:,} {_copies(copies)} a layer of each tensor"
@@ -155,19 +155,21 @@ class _Link:
             copies_per_layer=copies, most_copies=most,
         )  # fmt: skip
 
-    def _is_way(self, link: Any) -> bool:
-        return (link.src, link.dst, link.kind, link.where) in self.way
-
-    def _with_rate(self, rate: int) -> Fleet:
-        """All links of the way at this rate."""
-        fleet = self.admission.ask.fleet
-        figure = Quantity(declared=Figure(value=rate, provenance="policy", source="solved for"))
-        links = tuple(replace(link, bandwidth=figure) if self._is_way(link) else link for link in fleet.links)
-        return replace(fleet, links=links, digest="")
-
     def _at(self, rate: int) -> Time | None:
         """TTFT over the same way at this rate."""
-        return self._timed(_with_links(self.all_rows, self._with_rate(rate)))
+        return self._timed(self._rows_at(self.all_rows, rate))
+
+    def _rows_at(self, rows: Sequence[Row], rate: int | None) -> list[Row]:
+        """Rows whose links of the way all have this rate; None: as they are."""
+        if rate is None:
+            return list(rows)
+        figure = Quantity(declared=Figure(value=rate, provenance="policy", source="solved for"))
+        changed = {link: replace(link, bandwidth=figure) for link in self.way}
+
+        def swapped(leg: Leg) -> Leg:
+            return replace(leg, through=tuple(changed.get(link, link) for link in leg.through))
+
+        return [row if row.legs is None else replace(row, legs=tuple(map(swapped, row.legs))) for row in rows]
 
     def _timed(self, rows: Sequence[Row]) -> Time | None:
         ask, workload = self.admission.ask, self.admission.workload
@@ -177,7 +179,7 @@ class _Link:
     def _without_prefill(self, best: Time | None) -> Solution:
         """Where prefill has no price: what the handoff alone must have, which is the least of any answer."""
         why = "; ".join(best.unpriced[:2]) if best is not None else "there is no token to time"
-        alone = _handoff_at(self.rows, self._with_rate(_MOST_RATE))
+        alone = self._alone(_MOST_RATE)
         if alone is None or alone > self.target:
             return self._said(
                 "impossible" if alone is not None else "unverified", f"{why}; the handoff alone would not do"
@@ -187,18 +189,21 @@ class _Link:
         solution = self._said("unverified", words)
         return replace(solution, rate=rate)
 
+    def _alone(self, rate: int) -> Fraction | None:
+        return handoff_time(self._rows_at(self.rows, rate)).seconds
+
     def _fits_alone(self, rate: int) -> bool:
-        time = _handoff_at(self.rows, self._with_rate(rate))
+        time = self._alone(rate)
         return time is not None and time <= self.target
 
-    def _copies(self, fleet: Fleet) -> tuple[int | None, int | None]:
-        """(copies of one layer and tensor as planned, the most that meet the target on this fleet's links)."""
+    def _copies(self, rate: int | None) -> tuple[int | None, int | None]:
+        """(copies of one layer and tensor as planned, the most that meet the target at this rate; None: as it is)."""
         layers = max(self.admission.ask.model.n_layers, 1)
         rows = [row for row in self.rows if row.legs]
         copies = max((-(-leg.copies // layers) for row in rows for leg in row.legs or ()), default=None)
-        return copies, self._most_copies(fleet, layers)
+        return copies, self._most_copies(rate, layers)
 
-    def _most_copies(self, fleet: Fleet, layers: int) -> int | None:
+    def _most_copies(self, rate: int | None, layers: int) -> int | None:
         """The largest c so that c copies a layer and tensor on every leg meet the target.
 
         None where no latency counts, or where ranks hand to ranks, whose copies are not alike.
@@ -206,7 +211,7 @@ class _Link:
         latencies = (link.latency.value for row in self.rows for leg in row.legs or () for link in leg.through)
         if not any(latencies) or self.admission.ask.placement.is_split:
             return None
-        rows = _with_links(self.all_rows, fleet)
+        rows = self._rows_at(self.all_rows, rate)
 
         def meets(count: int) -> bool:
             cut = [_with_copies(row, count * layers) if row.phase == "handoff" else row for row in rows]
@@ -215,7 +220,7 @@ class _Link:
         return _largest(meets)
 
     def _copies_words(self, best: Fraction) -> str:
-        _, most = self._copies(self._with_rate(_MOST_RATE))
+        _, most = self._copies(_MOST_RATE)
         return "" if not most else f"; at most {most:,} copies a layer of each tensor would do with such links"
 
 
@@ -227,22 +232,6 @@ def _rounded_up(rate: int) -> str:
     """Four digits, never less than the figure itself."""
     step = 10 ** max(0, len(str(rate)) - 4)
     return format_rate(-(-rate // step) * step)
-
-
-def _with_links(rows: Sequence[Row], fleet: Fleet) -> list[Row]:
-    """Rows over the same links, as this fleet has them."""
-    links = {(link.src, link.dst, link.kind, link.where): link for link in fleet.links}
-
-    def swapped(leg: Leg) -> Leg:
-        through = tuple(links[link.src, link.dst, link.kind, link.where] for link in leg.through)
-        return replace(leg, through=through)
-
-    return [row if row.legs is None else replace(row, legs=tuple(map(swapped, row.legs))) for row in rows]
-
-
-def _handoff_at(rows: Sequence[Row], fleet: Fleet) -> Fraction | None:
-    """The time of handoff rows whose links have other rates now."""
-    return handoff_time(_with_links(rows, fleet)).seconds
 
 
 def _with_copies(row: Row, copies: int) -> Row:

@@ -248,6 +248,11 @@ _PLAN_FIELDS = record(
         "passes": record({"prefill": integer(), "decode": integer()}, null=True),
         "time": TIME,
         "alternatives": listing(_alternative, most=MAX_ROWS),
+        "counterfactuals": listing(
+            record({"dimension": text(64), "change": _change}, {"why": text(4096), "others": integer()}), most=64
+        ),
+        "sequences": record({"fit": figure, "words": text(100_000)}),
+        "solved": record({"verdict": choice("solved", "impossible", "unverified"), "words": text(100_000)}),
         "not_run": words,
         "transfer": TRANSFER,
         "launch": listing(LAUNCH, most=2),
