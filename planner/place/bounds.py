@@ -33,12 +33,15 @@ class Bounds:
         self.classes = classes
         self._few = len(classes.pairs(None)) <= MOST_CLASSES
         self._steps: list[Step] | None = None
+        self._rates: Fraction | None = None
         self._ranks: list[list[tuple[Fraction, int]]] | None = None
 
     def floor(self, sizes: Sizes) -> Fraction | None:
         """Seconds that no priced pool of these sizes goes below; None where none can be priced."""
         if sizes.ranks != (1, 1) or not self._few:
-            return max(self._by_rates(), self._by_rank_pairs(sizes.devices) if self._few else Fraction(0))
+            if self._rates is None:
+                self._rates = self._by_rates()
+            return max(self._rates, self._by_rank_pairs(sizes.devices) if self._few else Fraction(0))
         if self._steps is None:
             self._steps = self._of_devices()
         for seconds, out, into, joined in self._steps:

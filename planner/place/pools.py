@@ -307,15 +307,15 @@ class PoolSearch:
 
     def _worst_of(self, case: _Case, prefill: list[Worker], decode: list[Worker]) -> tuple[Ends, Screened]:
         """The pair of workers that counts: the worst of all, or of each decode worker with its nearest one."""
-        worst: tuple[Ends, Screened] | None = None
-        least = self.question.routing == "nearest"
+        nearest = self.question.routing == "nearest"
+        kinds: dict[int, tuple[Ends, Screened]] = {}  # few, however many pairs there are
         for other in decode:
-            pairs = [self._pair(case, one, other) for one in prefill]
-            found = min(pairs, key=lambda pair: _weight(pair[1])) if least else max(pairs, key=lambda p: _weight(p[1]))
-            if worst is None or _weight(found[1]) > _weight(worst[1]):
-                worst = found
-        assert worst is not None
-        return worst
+            known = {id(pair): pair for one in prefill for pair in (self._pair(case, one, other),)}
+            if nearest:
+                least = min(known.values(), key=lambda pair: _weight(pair[1]))
+                known = {id(least): least}
+            kinds |= known
+        return max(kinds.values(), key=lambda pair: _weight(pair[1]))
 
     def _with_times(self, case: _Case, pool: Candidate) -> Candidate:
         """TTFT and TPOT of the pair of workers with the longest handoff; throughput of all of them together."""
