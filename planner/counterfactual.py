@@ -6,6 +6,7 @@ devices and degrees one after another in a stated order. Nothing is told from he
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -13,7 +14,7 @@ from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.model import DTYPE_BYTES, PRICED_DTYPES
-from fleet.placement import PHASES, Placement
+from fleet.placement import PHASES
 from planner.admit import Admission, Ask, admit, cache_bytes, terms_of
 from planner.ledger_bounds import least_utilization
 from planner.request import with_passes
@@ -200,11 +201,12 @@ def _types(admission: Admission, field: str, now: str | None) -> Iterator[Change
 
 
 def roles(admission: Admission) -> Iterator[Change]:
-    """Prefill and decode swapped."""
+    """Prefill and decode swapped; of workers only where both are divided alike."""
     ask, placed = admission.ask, admission.ask.placement
-    if placed.is_oracle or placed.is_split:
+    alike = len({(placed.tensor_parallel(phase), placed.pipeline(phase)) for phase in PHASES}) == 1
+    if placed.is_oracle or not alike:
         return
-    swapped = Placement(prefill=placed.decode, decode=placed.prefill)
+    swapped = replace(placed, prefill=placed.decode, decode=placed.prefill)
     flags = [
         {"flag": f"--{phase}", "from": getattr(placed, phase), "to": getattr(swapped, phase)}
         for phase in _BY_PREFERENCE
@@ -213,14 +215,24 @@ def roles(admission: Admission) -> Iterator[Change]:
 
 
 def devices(admission: Admission) -> Iterator[Change]:
-    """A third device for one phase: the request stays split."""
+    """Another device for one phase, or for one rank of a worker: the request stays split."""
     placed = admission.ask.placement
-    if placed.is_oracle or placed.is_split:
+    if placed.is_oracle:
         return
     others = [d.id for d in admission.ask.fleet.devices if d.id not in placed.devices]
     for phase in _BY_PREFERENCE:
-        for name in others[:MOST_DEVICES]:
-            yield _moved(admission, phase, name)
+        ranks = placed.ranks(phase)
+        for number, name in itertools.product(_ranks_short(admission, phase), others[:MOST_DEVICES]):
+            yield _moved(admission, phase, ",".join((*ranks[:number], name, *ranks[number + 1 :])))
+
+
+def _ranks_short(admission: Admission, phase: str) -> list[int]:
+    """The only rank of a single device; of a worker those that are short."""
+    ranks = admission.ask.placement.ranks(phase)
+    if len(ranks) == 1:
+        return [0]
+    short = {reason.device for reason in admission.reasons if reason.code in SHORT}
+    return [number for number, name in enumerate(ranks) if name in short]
 
 
 def one_device(admission: Admission) -> Iterator[Change]:
@@ -238,8 +250,8 @@ def one_device(admission: Admission) -> Iterator[Change]:
 
 def _moved(admission: Admission, phase: str, name: str) -> Change:
     placed = admission.ask.placement
-    moved = {"prefill": placed.prefill, "decode": placed.decode, phase: name}
-    placement = Placement(prefill=moved["prefill"], decode=moved["decode"])
+    changed: dict[str, Any] = {phase: name}
+    placement = replace(placed, **changed)
     document = {"flag": f"--{phase}", "from": getattr(placed, phase), "to": name}
     return Change(document=document, ask=replace(admission.ask, placement=placement))
 

@@ -265,3 +265,22 @@ def test_capacity_of_all_bases_is_the_least(basis: Any) -> None:
     [change] = capacities(admit(ask))
     assert admit(change.ask).verdict == "admitted"
     assert refused(replace(change.ask, fleet=_one_byte_less(change.ask.fleet, 0)))
+
+
+def test_a_rank_that_is_short_is_moved_to_another_device() -> None:
+    ask = Ask(
+        fleet=mesh([700_000, 150_000, 400_000, 400_000]), model=dense(), request=Request(prompt_tokens=14, steps=40),
+        placement=Placement(prefill="gpu:0", decode="gpu:1,gpu:2", tp=(1, 2)), utilization=Fraction(1),
+    )  # fmt: skip
+    [change] = found(admit(ask))["other device"]
+    assert change.document == {"flag": "--decode", "from": "gpu:1,gpu:2", "to": "gpu:3,gpu:2"}
+    assert change.ask.placement.tp == (1, 2)
+
+
+def test_workers_divided_alike_can_swap_their_roles() -> None:
+    ask = Ask(
+        fleet=mesh([300_000, 300_000, 450_000, 450_000], granule=1), model=dense(), utilization=Fraction(1),
+        request=Request(prompt_tokens=100, steps=140, prefill_chunk=100),
+        placement=Placement(prefill="gpu:0,gpu:1", decode="gpu:2,gpu:3", tp=(2, 2)),
+    )  # fmt: skip
+    assert found(admit(ask))["swapped roles"][0].document["to"] == "gpu:0,gpu:1"
