@@ -260,3 +260,47 @@ def phases_short(admission: Admission) -> tuple[str, ...]:
     """The phases of which a device is short of bytes."""
     short = {reason.device for reason in admission.reasons if reason.code in SHORT}
     return tuple(phase for phase in PHASES if short & set(admission.ask.placement.ranks(phase)))
+
+
+def least_of(admission: Admission) -> dict[str, tuple[str, Ask]]:
+    """{dimension: (in words, the request with the least of it)} of those in which less could have been asked."""
+    ask, workload = admission.ask, admission.workload
+    if workload is None:
+        return {}
+    request, after = ask.request, workload.prompt_tokens + 1
+    found: dict[str, tuple[str, Ask]] = {}
+    if admission.utilization < 1:
+        found["utilization"] = ("all of it", replace(ask, utilization=Fraction(1)))
+    if request.positions is not None and workload.positions > min(workload.passes, after):
+        count = min(workload.passes, after)
+        shorter = with_passes(replace(request, positions=count), workload, count)[0]
+        found["context"] = (f"a context of {count:,}", replace(ask, request=shorter))
+    if workload.batch > 1:
+        found["sequences"] = ("one sequence", with_batch(ask, 1))
+    if request.positions is None and workload.passes > after:
+        fewer = with_passes(request, workload, after)[0]
+        found["new tokens"] = (f"{after:,} passes", replace(ask, request=fewer))
+    if request.prompt_tokens not in (None, 1) and request.new_tokens is not None and request.positions is None:
+        found["prompt"] = ("a prompt of BOS alone", replace(ask, request=replace(request, prompt_tokens=1)))
+    for name, field, now in (
+        ("KV", "kv_dtype", workload.kv_dtype),
+        ("weights", "weights_dtype", workload.weights_dtype),
+    ):
+        if DTYPE_BYTES.get(now, 0) > DTYPE_BYTES["fp8"]:
+            typed: dict[str, Any] = {field: "fp8"}
+            found[f"{name} type"] = (f"{name} in fp8", replace(ask, request=replace(request, **typed)))
+    return found
+
+
+def why_refused(ask: Ask) -> str:
+    """In a few words, what stands against a request."""
+    try:
+        answer = admit(ask)
+    except DescriptionError as error:
+        return error.faults[0].message
+    reason = next((r for r in answer.reasons if r.severity != "warning"), None)
+    if reason is None:
+        return "it is admitted"
+    if reason.shortfall_bytes is not None and reason.severity == "error":
+        return f"{reason.device or reason.code} is short by {reason.shortfall_bytes:,} B"
+    return reason.message

@@ -66,27 +66,15 @@ def offered(admission: Admission) -> list[Change]:
 
 def dimensions(admission: Admission) -> tuple[Dimension, ...]:
     """Every dimension, in order of preference, with the changes of it that are admitted."""
-    return tuple(
-        Dimension(name=name, changes=tuple(c for c in source(admission) if is_admitted(c.ask)), why_none=why)
-        for name, source, why in _dimensions(admission)
-    )
-
-
-def _dimensions(admission: Admission) -> Iterator[tuple[str, Source, str]]:
-    yield "utilization", request.utilization, "no share up to 1 would do, or it is not the bytes that are short"
-    yield "context", request.context, "--positions was not given, or not even one token beyond the prompt would fit"
-    yield "sequences", request.sequences, "one sequence is the least, and not even that would do"
-    yield "new tokens", request.passes, "the cache is sized by --positions, or not even one decode pass would do"
-    yield "prompt", request.prompt, "the prompt is no count beside --new-tokens, or not even BOS alone would do"
-    yield "swapped roles", request.roles, "not admitted either, or no single devices"
-    yield "other device", request.devices, "no third device of the fleet would do for one phase alone"
-    yield "KV type", request.cache_type, "no narrower type would do, or none is priced here"
-    yield "weights type", request.weights_type, "no narrower type would do, or none is priced here"
-    yield "tensor-parallel degree", degree, "no degree that divides the model would do on devices that are free"
-    yield "pinned pool", fleet.pools, "the pool is not what is short, or not it alone"
-    yield "capacity", fleet.capacities, "no memory is short, or it is not memory alone"
-    yield "other route", _routes, "the way is not what is missing, or not it alone"
-    yield "one device for both phases", request.one_device, "no single device would hold both phases"
+    least = request.least_of(admission)
+    found = []
+    for name, source, why in _DIMENSIONS:
+        changes = tuple(change for change in source(admission) if is_admitted(change.ask))
+        if not changes and name in least:
+            words, ask = least[name]
+            why = f"not even with {words}: {request.why_refused(ask)}"
+        found.append(Dimension(name=name, changes=changes, why_none=why))
+    return tuple(found)
 
 
 def _routes(admission: Admission) -> Iterator[Change]:
@@ -95,6 +83,25 @@ def _routes(admission: Admission) -> Iterator[Change]:
     links = (fleet.host_return, fleet.links) if foreign else (fleet.links, fleet.host_return)
     for source in (*links, fleet.peer_access):
         yield from source(admission)
+
+
+_DIMENSIONS: tuple[tuple[str, Source, str], ...] = (
+    ("utilization", request.utilization, "all of it is used already"),
+    ("context", request.context, "the cache is as long as the passes; --positions was not given"),
+    ("sequences", request.sequences, "one sequence is the least"),
+    ("new tokens", request.passes, "the cache is sized by --positions, or one decode pass is the least"),
+    ("prompt", request.prompt, "it is no count beside --new-tokens that sizes the cache"),
+    ("swapped roles", request.roles, "not admitted either, or the workers are divided otherwise"),
+    ("other device", request.devices, "no other device of the fleet would do for one phase alone"),
+    ("KV type", request.cache_type, "it has no narrower type that is priced"),
+    ("weights type", request.weights_type, "they have no narrower type that is priced"),
+    ("tensor-parallel degree", degree, "no degree that divides the model would do on devices that are free"),
+    ("pinned pool", fleet.pools, "the pool is not what is short, or not it alone"),
+    ("capacity", fleet.capacities, "no memory is short, or it is not memory alone"),
+    ("other route", _routes, "the way is not what is missing, or not it alone"),
+    ("one device for both phases", request.one_device, "no single device would hold both phases"),
+)
+"""Name, where changes of it come from, and why there is none where nothing could have been asked otherwise."""
 
 
 def _together(admission: Admission) -> Iterator[Change]:

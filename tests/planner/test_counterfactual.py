@@ -111,6 +111,9 @@ def refused(ask: Ask) -> bool:
 def test_every_change_is_admitted_and_changes_what_it_says_alone(ask: Ask) -> None:
     admission = admit(ask)
     assume(admission.verdict == "refused")
+    for dimension in dimensions(admission):
+        if not dimension.changes:
+            assert "it is admitted" not in dimension.why_none
     for name, changes in found(admission).items():
         for change in changes:
             assert admit(change.ask).verdict == "admitted", name
