@@ -76,7 +76,8 @@ def _foreign(text: str, name: str, shown: str, sku: str | None) -> Fleet | None:
     reading = read_foreign(text, shown, sku=sku)
     if reading.fleet is None:
         raise DescriptionError.at(shown, "", no_machine(reading))
-    return replace(reading.fleet, source=name, format=formats[0])
+    told = tuple(dict.fromkeys((*reading.warnings, *reading.fleet.warnings)))
+    return replace(reading.fleet, source=name, format=formats[0], warnings=told)
 
 
 def no_machine(reading: Reading) -> str:

@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.identity import MAX_INDEX, uuid_key
+from fleet.identity import MAX_INDEX
 from fleet.machine import PeerAccess
 from fleet.readers import Reading
 from fleet.readers.building import Faults, Gpu, Pair, build_fleet, device_id, lines_of
+from fleet.readers.smi_cards import listed_cards
 from fleet.readers.smi_matrix import (
     UNKNOWN_WORDS,
     Matrix,
@@ -30,7 +31,6 @@ MAX_CPU = 65535
 _ROCM = re.compile(r"between two GPUs|ROCm System Management", re.I)
 _LIST = re.compile(r"[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*,?", re.ASCII)
 _LEGEND = re.compile(r"\b(NIC[0-9]{1,4})[ \t]*:[ \t\r\n]*([A-Za-z][A-Za-z0-9_.-]*)(?![A-Za-z0-9_.-]*[ \t]*:)", re.ASCII)
-_CARD = re.compile(r"^\s*GPU ([0-9]{1,3}): (.{1,80}?) \(UUID: (GPU-[0-9A-Fa-f-]{1,40})\)\s*$", re.ASCII)
 _SLICE = re.compile(r"^\s*MIG .*\(UUID: MIG-")
 
 
@@ -56,7 +56,7 @@ def read(text: str, source: str, *, sku: str | None = None) -> Reading:
     gpus, notes = _cards(text, found, links, faults)
     faults.stop()
     warnings = _warnings(text, links, grants, ways)
-    pairs = _pairs(found[0], ways, peers, with_links=bool(links))
+    pairs = _pairs(found[0], ways, peers)
     fleet, told = build_fleet(NAME, source, gpus, pairs, sku=sku)
     notes |= _link_notes(found[0].gpus, links, ways)
     if grants:
@@ -148,14 +148,13 @@ def _peers(grants: list[Matrix], faults: Faults) -> _Peers:
     return _Peers(words, access)
 
 
-def _pairs(matrix: Matrix, ways: dict[tuple[str, str], _Way], peers: _Peers, *, with_links: bool) -> list[Pair]:
+def _pairs(matrix: Matrix, ways: dict[tuple[str, str], _Way], peers: _Peers) -> list[Pair]:
+    """The link of every two cards: without one, their copies would be taken for staged ones, which nobody says."""
     pairs = []
     for at, a in enumerate(matrix.gpus):
         for b in matrix.gpus[at + 1 :]:
             way = ways.get((a, b)) or ways.get((b, a))
             there, back = peers.access.get((a, b)), peers.access.get((b, a))
-            if (way is None and with_links) or (way is None and there is None and back is None):
-                continue
             lanes = None if way is None else lanes_of(way.word)
             default: PeerAccess = "unknown" if lanes is None else "direct"
             pairs.append(
@@ -172,22 +171,24 @@ def _cards(text: str, found: list[Matrix], links: list[Matrix], faults: Faults) 
     """The GPUs, and the notes on affinity, NICs and names."""
     first = (links or found)[0]
     cpu, numa, own = (_column(first, name, faults) for name in ("cpu affinity", "numa affinity", "gpu numa id"))
-    uuids, names = _listed(text, first.gpus, faults)
+    listed = listed_cards(text, first.gpus, faults)
     gpus = []
     for name in first.gpus:
         near = numa[name] if numa else None
         nodes = _numbers(near) if near is not None else []
-        number = gpu_number(name)
+        card = listed.get(name)
         gpus.append(
             Gpu(
-                index=number,
+                index=gpu_number(name),
                 line=first.lines[name],
                 numa=nodes[0] if len(nodes) == 1 else None,
-                uuid=uuids.get(number),
-                product=names.get(name),
+                pci=None if card is None else card.pci,
+                uuid=None if card is None else card.uuid,
+                product=None if card is None else card.name,
                 vendor="10de",
             )
         )
+    names = {name: card.name for name, card in listed.items() if card.name is not None}
     notes: dict[str, Any] = {
         "n_gpus": len(first.gpus),
         "n_nics": len(first.nics),
@@ -235,32 +236,6 @@ def _legend(text: str, nics: tuple[str, ...]) -> dict[str, str]:
     return {nic: name for nic, name in found if nic in nics}
 
 
-def _listed(text: str, gpus: tuple[str, ...], faults: Faults) -> tuple[dict[int, str], dict[str, str]]:
-    """(UUID by number, product by `GPU0`) where the text also shows `nvidia-smi -L`, of the same machine."""
-    uuids: dict[int, str] = {}
-    names: dict[str, str] = {}
-    places: dict[str, int] = {}
-    for line, row in enumerate(lines_of(text), start=1):
-        match = _CARD.match(row) if "UUID" in row else None
-        if match is None:
-            continue
-        number, name = int(match[1]), f"GPU{int(match[1])}"
-        if name in names and (uuids[number], names[name]) != (match[3], match[2]):
-            told = (
-                f"is {names[name]}, {uuids[number]} in line {places[name]}, but {match[2]}, {match[3]} in line {line}"
-            )
-            faults.tell(line, name, f"{told}: give the text of one machine")
-        uuids[number], names[name], places[name] = match[3], match[2], line
-    beyond = tuple(name for name in names if name not in gpus)
-    if beyond:
-        told = f"nvidia-smi -L names {_some(beyond)}, the matrix {_some(gpus)} alone: give both of one machine"
-        faults.tell(places[beyond[0]], "", told)
-    doubled = {uuid_key(uuid) for uuid in uuids.values()}
-    if len(doubled) < len(uuids):
-        faults.tell(min(places.values()), "", "nvidia-smi -L gives one uuid to two cards: give the text as printed")
-    return uuids, names
-
-
 def _link_notes(gpus: tuple[str, ...], links: list[Matrix], ways: dict[tuple[str, str], _Way]) -> dict[str, Any]:
     """The words by pair, with the NICs that Fleet does not hold."""
     if not links:
@@ -303,7 +278,15 @@ def _warnings(text: str, links: list[Matrix], grants: list[Matrix], ways: dict[t
     pairs = [(a, b) for matrix in links[:1] for at, a in enumerate(matrix.gpus) for b in matrix.gpus[at + 1 :]]
     unknown = tuple(f"{a}-{b}" for a, b in pairs if (a, b) not in ways and (b, a) not in ways)
     if unknown:
-        told.append(f"the link of {_some(unknown)} is not shown and left out")
+        told.append(f"the link of {_some(unknown)} is not shown: taken as PCIe without a rate, peer access unknown")
+    if (
+        links
+        and not grants
+        and any(lanes_of(way.word) is None and {a, b} <= set(links[0].gpus) for (a, b), way in ways.items())
+    ):
+        told.append(
+            "topo -m does not say which copies over PCIe go direct: put the print of nvidia-smi topo -p2p r below it"
+        )
     if any(_SLICE.match(line) for line in lines_of(text)):
         told.append("the text lists MIG slices: capacity and links here are those of whole cards")
     return told

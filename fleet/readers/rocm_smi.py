@@ -212,15 +212,19 @@ def _pairs(found: _Text, values: dict[str, dict[tuple[int, int], str]], gpus: li
         for b in gpus[at + 1 :]:
             word = values.get("type", {}).get((a, b))
             there, back = (_peer(access.get(way), word) for way in ((a, b), (b, a)))
-            if word is None and (a, b) not in access and (b, a) not in access:
-                continue
             pairs.append(
                 Pair(
                     a=device_id(a), b=device_id(b), kind="xgmi" if word == "XGMI" else "pcie", rated=word is not None,
-                    line=found.tables["type" if word else "access"].rows[a], peer=there, peer_back=back,
+                    line=_line(found, a), peer=there, peer_back=back,
                 )
             )  # fmt: skip
     return pairs
+
+
+def _line(found: _Text, gpu: int) -> int:
+    """Where what joins a GPU is said, else where the GPU is named."""
+    tables = (found.tables[kind] for kind in ("type", "access") if kind in found.tables)
+    return next((table.rows[gpu] for table in tables if gpu in table.rows), found.lines[gpu])
 
 
 def _peer(access: str | None, word: str | None) -> PeerAccess:
@@ -254,7 +258,9 @@ def _count(values: dict[str, dict[tuple[int, int], str]], kind: str, pair: tuple
 def _warnings(found: _Text, values: dict[str, dict[tuple[int, int], str]]) -> list[str]:
     told = []
     if "type" not in found.tables:
-        told.append("the section Link Type between two GPUs is missing: what joins the cards is unknown")
+        told.append(
+            "the section Link Type between two GPUs is missing: taken as PCIe without a rate, peer access unknown"
+        )
     if "XGMI" in values.get("type", {}).values():
         told.append("rocm-smi does not print how many XGMI lanes join a pair: taken as one")
     far = [

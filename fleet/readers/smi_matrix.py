@@ -23,6 +23,8 @@ _GPU = re.compile(r"GPU([0-9]{1,9})", re.ASCII)
 _TAIL = re.compile(r"(?:CPU|NUMA|Memory)[ \t]+Affinity|GPU[ \t]+NUMA[ \t]+ID", re.I)
 _COMMAND = re.compile(r"\btopo(?:logy)?[ \t]+(--?[a-z][a-z0-9_-]*)(?:[ \t=]+([a-z]{1,5})\b)?", re.ASCII)
 _QUOTE = re.compile(r"^[ \t]*[>#|]+[ ]?")
+_NAMES_RUN = re.compile(r"(?:(?:GPU|NIC)[0-9]{1,4}){2,}", re.ASCII)
+_WORDS_RUN = re.compile(r"(?:NV[1-9][0-9]{0,3}|PSB|PIX|PXB|PHB|NODE|SYS|SOC|X){2,}", re.ASCII)
 _SHOWN = 60
 _MAX_LINE = 20_000
 _MAX_COLUMNS = 512
@@ -140,6 +142,13 @@ def _clean(line: str) -> str:
     return _QUOTE.sub("", line)
 
 
+def _apart(token: str) -> list[str]:
+    """The names or words of a token: a wide matrix copied from a terminal may have lost blanks (`NODEPIX`)."""
+    if _NAMES_RUN.fullmatch(token):
+        return re.findall("[A-Z]+[0-9]+", token)
+    return re.findall("NV[0-9]+|NODE|X|[A-Z]{3}", token) if _WORDS_RUN.fullmatch(token) else [token]
+
+
 def _is_word(token: str) -> bool:
     return (
         token == "X"
@@ -155,7 +164,8 @@ def _header(line: str) -> _Header | None:
         return None
     line = _clean(line).expandtabs(8)
     tail = _TAIL.search(line)
-    columns = (line if tail is None else line[: tail.start()]).split()
+    tokens = (line if tail is None else line[: tail.start()]).split()[: _MAX_COLUMNS + 1]
+    columns = [piece for token in tokens for piece in _apart(token)]
     if (
         not 0 < len(columns) <= _MAX_COLUMNS
         or not (_GPU.fullmatch(columns[0]) or "MIG" in columns[0])
@@ -247,7 +257,8 @@ def _split(line: str, width: int) -> tuple[str, list[str], list[str] | list[tupl
         cells = pieces[1 : width + 1]
         if len(cells) == width and all(len(cell.split()) == 1 for cell in pieces[: width + 1]):
             return pieces[0], cells, pieces[width + 1 :]
-    tokens = [(match.start(), match[0]) for match in re.finditer(r"\S+", line.expandtabs(8))]
+    found = re.finditer(r"\S+", line.expandtabs(8))
+    tokens = [(match.start(), piece) for match in found for piece in _apart(match[0])]
     texts = [text for _, text in tokens]
     return texts[0], texts[1 : width + 1], tokens[width + 1 :]
 
@@ -262,9 +273,11 @@ def _in_columns(tail: list[str] | list[tuple[int, str]], header: _Header) -> lis
     if placed and len(placed) < width:
         return _by_position(placed, header.starts)
     cells = texts or [text for _, text in placed]
-    # nvidia-smi prints one tab more before an N/A
+    # nvidia-smi prints one tab more before an N/A, and before the id of a card's own memory (GH200, GB200)
+    last = max((at for at, cell in enumerate(cells) if cell), default=0)
+    own = last if header.tails[-1:] == ("gpu numa id",) else -1
     for at in range(len(cells) - 1, 0, -1):
-        if len(cells) > width and cells[at] == "N/A" and not cells[at - 1]:
+        if len(cells) > width and (cells[at] == "N/A" or at == own) and not cells[at - 1]:
             del cells[at - 1]
     while len(cells) > width and not cells[-1]:
         cells.pop()

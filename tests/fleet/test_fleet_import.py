@@ -183,6 +183,15 @@ def test_a_sku_of_another_card_than_the_text_names_is_refused_with_both_names(fi
     assert f"topo.txt:3:1 gpu:0 is {name} in this text, but --sku names NVIDIA A100 SXM 80 GB (a100-sxm-80)" in told
 
 
+def test_what_a_reader_doubts_is_told_of_a_fleet_that_is_used_directly(files):
+    """Once kept by `fleet import` alone: a plan on the same text told nothing of it."""
+    (files / "topo.txt").write_text("nvidia-smi topo -mp\n\tGPU0\tGPU1\nGPU0\tX\tPIX\nGPU1\tPIX\tX\n")
+    fleet = load_fleet(str(files / "topo.txt"))
+    assert any("topo -mp shows the PCIe path only" in told for told in fleet.warnings)
+    assert set(fleet.warnings) == set(import_fleet(str(files / "topo.txt")).warnings)
+    assert len(set(fleet.warnings)) == len(fleet.warnings)
+
+
 def test_lists_of_two_machines_in_one_text_are_both_told(files):
     first = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-00000000-0000-4000-8000-000000000001)\n"
     (files / "topo.txt").write_text(first + first.replace("0001)", "0002)") + MATRIX)

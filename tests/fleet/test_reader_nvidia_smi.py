@@ -366,3 +366,86 @@ def test_a_large_text_without_a_matrix_is_told_soon(text: str) -> None:
     began = time.perf_counter()
     reads_or_tells(text)
     assert time.perf_counter() - began < 10
+
+
+GRACE = (
+    "\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV18\tNODE\t0-71\t0,2-9\t\t2\n"
+    "GPU1\tNV18\t X \tSYS\t72-143\t1\t\tN/A\n"
+    "NIC0\tNODE\tSYS\t X \t\t\t\t\n"
+)
+
+
+def test_a_card_with_a_numa_id_of_its_own_is_read() -> None:
+    reading = read(GRACE, "t")
+    assert reading.notes["gpu_numa_id"] == {"GPU0": 2, "GPU1": None}
+    assert reading.notes["numa_affinity"] == {"GPU0": [0, 2, 3, 4, 5, 6, 7, 8, 9], "GPU1": [1]}
+    blanks = read(GRACE.replace("\x1b[4m", "").expandtabs(8), "t")
+    assert blanks.notes["gpu_numa_id"] == {"GPU0": 2, "GPU1": None}
+    assert blanks.notes["numa_affinity"] == reading.notes["numa_affinity"]
+
+
+def test_columns_that_lost_their_blanks_are_taken_apart() -> None:
+    wide = (
+        "        GPU0    GPU1    NIC0    NIC1NIC2    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
+        "GPU0     X      NV18    PIX     NODENODE    0-55,112-167    0               N/A\n"
+        "GPU1    NV18     X      NODE    NODEPIX     0-55,112-167    0               N/A\n"
+        "NIC0    PIX     NODE     X      PIXSYS\n"
+        "NIC1    NODE    NODE    PIX      XSYS\n"
+        "NIC2    NODE    PIX     SYS     SYSX\n"
+    )
+    reading = read(wide, "t")
+    assert reading.notes["nic_names"] == ["NIC0", "NIC1", "NIC2"]
+    assert reading.notes["gpu_nic_links"]["GPU1"] == {"NIC0": "NODE", "NIC1": "NODE", "NIC2": "PIX"}
+    assert reading.notes["cpu_affinity"]["GPU0"] == "0-55,112-167"
+    told = faults_of(wide.replace("NODEPIX", "PIXNV18X"))
+    assert any("more cells than the header" in fault for fault in told)
+
+
+def test_a_pair_that_is_not_shown_is_unknown_and_not_staged() -> None:
+    reading = read("\tGPU0\tGPU1\nGPU0\tX\tN/A\nGPU1\tN/A\tX\n", "t", sku="h100-pcie-80")
+    assert reading.fleet is not None
+    found = link(reading.fleet, "gpu:0", "gpu:1")
+    assert (found.kind, found.peer_access, found.bandwidth.value) == ("pcie", "unknown", None)
+    assert any("GPU0-GPU1 is not shown" in told for told in reading.warnings)
+
+
+def test_how_to_learn_of_peer_access_is_told_until_it_is_known() -> None:
+    both = BLANKS + "\n" + P2P
+    assert any("topo -p2p r" in told for told in read(BLANKS, "t").warnings)
+    assert not any("topo -p2p r" in told for told in read(both, "t").warnings)
+
+
+TABLE = """\
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+|   0  NVIDIA L40S                    On  |   00000000:01:00.0 Off |                    0 |
+| N/A   30C    P8             33W /  350W |       1MiB /  46068MiB |      0%      Default |
+|   1  NVIDIA A100-SXM...             Off |   00000000:41:00.0 Off |                    0 |
+"""
+
+
+@pytest.mark.parametrize(
+    ("around", "sku", "said"),
+    [
+        ("GPU models and configuration:\nGPU 0: NVIDIA A10\nGPU 1: NVIDIA A10\n", "h100-pcie-80", "is NVIDIA A10 in"),
+        ("GPU 0,1,2: NVIDIA H100 PCIe\nGPU 0,1,2 Compute Capability: 9.0\n", "l40s", "is NVIDIA H100 PCIe in"),
+        (TABLE, "h200-sxm-141", "is NVIDIA L40S in"),
+        (TABLE.replace("L40S", "H200"), "h200-sxm-141", "is NVIDIA A100 in"),
+    ],
+)
+def test_what_a_report_names_contradicts_another_sku(around: str, sku: str, said: str) -> None:
+    with pytest.raises(DescriptionError, match=said):
+        read(around + BLANKS, "t", sku=sku)
+
+
+def test_the_table_gives_pci_addresses_and_a_cut_name_is_no_contradiction() -> None:
+    reading = read(TABLE + BLANKS, "t")
+    assert reading.fleet is not None
+    assert [d.pci for d in reading.fleet.devices] == ["0000:01:00.0", "0000:41:00.0", None]
+    assert reading.notes["gpu_names"] == {"GPU0": "NVIDIA L40S", "GPU1": "NVIDIA A100"}
+    listed = "GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-12ab)\n"
+    whole = read(TABLE + listed + BLANKS, "t")
+    assert whole.notes["gpu_names"]["GPU1"] == "NVIDIA A100-SXM4-80GB"
+    with pytest.raises(DescriptionError, match=r"is NVIDIA L40S, 0000:01:00\.0 in line 2, but NVIDIA L4 in line 5"):
+        read(TABLE + "GPU 0: NVIDIA L4\n" + BLANKS, "t")
+    assert "gpu_names" not in read("GPU 0: lost its power\n" + BLANKS, "t").notes
