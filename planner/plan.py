@@ -8,7 +8,7 @@ from typing import Any
 
 from fleet.identity import topology_id
 from fleet.machine import Link
-from planner.admit import Admission, Reason
+from planner.admit import Admission, Reason, shared_budget
 from planner.contention import contention_document
 from planner.footprint import LINES, ArenaFootprint
 from planner.ledger import ledger_document
@@ -219,8 +219,10 @@ def _shared(admission: Admission, footprint: ArenaFootprint, budget: int | None)
     for memory in shared_memories(admission.ask.fleet, admission.prediction.footprints):
         if footprint.arena in memory.devices:
             total = memory.total_bytes
-            slack = None if budget is None else budget - total
-            told = {"physical": memory.physical, "devices": list(memory.devices)}
+            joint = shared_budget(admission.ask, admission.prediction, admission.budgets, memory)
+            slack = None if budget is None or joint is None else joint - total
+            told: dict[str, Any] = {"physical": memory.physical, "devices": list(memory.devices)}
+            told |= {} if joint == budget else {"budget_bytes": joint}
             return {"shared": told | {"total_bytes": total, "slack_bytes": slack}}
     return {}
 

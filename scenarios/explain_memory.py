@@ -220,7 +220,8 @@ def _bounds(plan: Document, entry: Document) -> list[Derivation]:
     shared = entry.get("shared")
     if shared is not None:
         subject, about = f"{device} slack of {shared['physical']}", frozenset((device, "slack", shared["physical"]))
-        out.append(_slack(subject, budget, shared["total_bytes"], shared["slack_bytes"], about))
+        joint = shared.get("budget_bytes", budget)
+        out.append(_slack(subject, joint, shared["total_bytes"], shared["slack_bytes"], about))
     return out
 
 

@@ -95,7 +95,7 @@ def _check_shared(memory: list[Document], path: str, sink: Sink) -> None:
             continue
         figures = [totals.get(name) for name in shared["devices"]]
         whole = None if None in figures else sum(figure for figure in figures if figure is not None)
-        budget = entry["budget_bytes"]
+        budget = shared.get("budget_bytes", entry["budget_bytes"])
         at = join(path, f"memory[{index}].shared")
         if entry["device"] not in shared["devices"] or whole != shared["total_bytes"]:
             sink.add(at, "is not the sum over the devices that it names; admit again")

@@ -111,7 +111,8 @@ _memory = record(
                 "devices": listing(device_id, least=2, most=64),
                 "total_bytes": figure,
                 "slack_bytes": integer(-(2**63), null=True),
-            }
+            },
+            {"budget_bytes": figure},
         ),
     },
 )

@@ -158,3 +158,24 @@ def test_a_refused_plan_is_explained_by_its_ledger(ask: Ask, tmp_path: Path) -> 
     answer = ask("explain", path, "kv_cache")
     assert answer.code == 0
     assert "decode/k [5 x 96 x 32] x 4 B = 61,440 B" in answer.out
+
+
+def test_a_share_of_the_free_of_one_memory_holds_for_both_devices_in_it(ask: Ask, tmp_path: Path) -> None:
+    made = fleet(["8 MiB", "8 MiB"])
+    for device in made["devices"]:
+        device["memories"][0] |= {"shared": "true", "physical": "pool"}
+    path, out = write_json(tmp_path / "one.yaml", made), tmp_path / "plan.json"
+    words = ("--utilization-of", "free", "--utilization", "0.5", "--batch", "8", "--plan-out", out, "-o", "json")
+    plan = ask("admit", "--fleet", path, *ASKED, *words).document
+    total = sum(entry["total_bytes"] for entry in plan["memory"])
+    cache = sum(entry["resident"]["kv_cache"] for entry in plan["memory"])
+    for entry in plan["memory"]:
+        assert entry["shared"]["slack_bytes"] == total - cache + (8 * 2**20 - (total - cache)) // 2 - total
+    assert ask("explain", out).code == 0
+
+
+def test_a_plan_beside_what_is_in_use_runs(ask: Ask, tmp_path: Path) -> None:
+    csv, out = tmp_path / "smi.csv", tmp_path / "plan.json"
+    csv.write_text(SMI)
+    assert ask("admit", "two-gpu", "--in-use", csv, "--plan-out", out).code == 0
+    assert ask("run", out).code == 0
