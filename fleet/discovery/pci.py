@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fleet.discovery.tree import Tree
-from fleet.readers.pcie import Slot, pcie_rate
+from fleet.readers.pcie import Slot, is_card, pcie_rate
 
 __all__ = ["PciDevice", "PciTree", "read_pci"]
 
@@ -68,7 +68,8 @@ def read_pci(root: str = "/") -> PciTree:
         code = (tree.text(*_PLACE, address, "class") or "").lower().removeprefix("0x")[:6]
         vendor = (tree.text(*_PLACE, address, "vendor") or "").lower().removeprefix("0x")
         rates[address] = _rate(tree, address)
-        if _is_gpu(code, vendor):
+        device = (tree.text(*_PLACE, address, "device") or "").lower().removeprefix("0x")
+        if _is_gpu(code, vendor, device):
             gpus.append(_device(tree, address, vendor, code))
         elif code.startswith("02"):
             if tree.holds(*_PLACE, address, "physfn"):
@@ -79,13 +80,13 @@ def read_pci(root: str = "/") -> PciTree:
     return PciTree(gpus=tuple(gpus), nics=tuple(nics), rates=rates, present=present, virtual=virtual)
 
 
-def _is_gpu(code: str, vendor: str) -> bool:
+def _is_gpu(code: str, vendor: str, device: str) -> bool:
     """3D and display controllers and accelerators of those who make cards with memory of their own.
 
     The picture of a server's management chip (class 0300 of others) and that of a processor (Intel 0300) are none.
     """
     if vendor in (NVIDIA, AMD):
-        return code[:4] in ("0300", "0302", "0380", "1200")
+        return is_card(code[:4], vendor, device)
     return vendor == INTEL and code[:4] in ("0302", "0380")
 
 

@@ -16,7 +16,7 @@ from fleet.machine import UNKNOWN, Figure, Quantity
 from fleet.readers import Reading
 from fleet.readers.bridges import share_bridges
 from fleet.readers.building import HOST, Faults, Gpu, Pair, build_fleet, device_id
-from fleet.readers.pcie import Slot, between, rate_figure, slowest
+from fleet.readers.pcie import Slot, between, is_card, rate_figure, slowest
 from fleet.readers.xml_source import Element, parse_xml, root_tag
 from fleet.units import MAX_FIGURE
 from fleet.yaml_source import printable
@@ -30,8 +30,8 @@ SPEED = "hwloc pci_link_speed, slowest hop up to the CPU"
 _LIBRARIES = ("nvml", "rsmi", "ze", "cuda", "opencl")
 """What numbers a GPU, best first: the management libraries, then the runtimes."""
 _OS_DEVICE = re.compile(r"(nvml|rsmi|ze|cuda|opencl)([0-9]{1,4})(?:d([0-9]{1,4}))?(\.[0-9]+)?", re.ASCII)
-_DISPLAY = re.compile(r"03(?:00|02|80) \[(10de|1002):", re.ASCII | re.I)
-"""Class and vendor of a card that no library named: NVIDIA or AMD."""
+_KIND = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})?", re.ASCII | re.I)
+"""Class, vendor and, where it is written whole, device."""
 _PCI_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.ASCII | re.I)
 _MEMORY_SIZES = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize", "OpenCLGlobalMemorySize")
 _UUIDS = ("NVIDIAUUID", "AMDUUID", "LevelZeroUUID")
@@ -132,7 +132,8 @@ def _card(element: Element, above: tuple[Element, ...]) -> _Card | None:
         ids.add(device.get("gp_index"))
         for info in device.all("info"):
             facts.setdefault(info.get("name"), info.get("value"))
-    if not names and not _DISPLAY.match(element.get("pci_type")):
+    kind = _KIND.match(element.get("pci_type").lower())
+    if not names and (kind is None or not is_card(kind[1], kind[2], kind[3] or "")):
         return None
     bridges = [e for e in reversed(above) if e.get("type") == "Bridge" and e.get("bridge_type").startswith("1")]
     hosts = [e for e in above if e.get("type") == "Bridge" and e.get("bridge_type").startswith("0")]
@@ -178,16 +179,20 @@ def _distances(element: Element, faults: Faults) -> _Distances | None:
 
 
 def _number(found: _Machine, faults: Faults) -> None:
-    """The ordinal of each GPU is that of the best library that names all of them, else its place in the file."""
-    for library in _LIBRARIES:
-        numbers = [_ordinal(card.names.get(library, "")) for card in found.cards]
+    """The ordinal of each GPU is that of the best library that names all of those that any names.
+
+    Cards that none names come after them, and all of them where there is no such library, in the order of the file.
+    """
+    named = [card for card in found.cards if card.names]
+    for library in _LIBRARIES if named else ():
+        numbers = [_ordinal(card.names.get(library, "")) for card in named]
         if None not in numbers and len(set(numbers)) == len(numbers):
-            for card, number in zip(found.cards, numbers, strict=True):
+            for card, number in zip(named, numbers, strict=True):
                 card.index = number if number is not None else -1
             break
-    else:
-        for place, card in enumerate(found.cards):
-            card.index = place
+    first = max((card.index for card in found.cards), default=-1) + 1
+    for place, card in enumerate((card for card in found.cards if card.index < 0), start=first):
+        card.index = place
     for card in found.cards:
         if card.index > MAX_INDEX:
             faults.tell(card.pci.line, "PCIDev", f"is GPU {card.index}; one node has GPUs 0 to {MAX_INDEX}")

@@ -16,7 +16,7 @@ from fleet.machine import UNKNOWN
 from fleet.readers import Reading
 from fleet.readers.bridges import share_bridges
 from fleet.readers.building import HOST, Faults, Gpu, Pair, build_fleet, device_id
-from fleet.readers.pcie import NEARNESS, Slot, between, pcie_rate, rate_figure, slowest
+from fleet.readers.pcie import NEARNESS, Slot, between, is_card, pcie_rate, rate_figure, slowest
 from fleet.readers.xml_source import Element, parse_xml, root_tag
 from fleet.yaml_source import printable
 
@@ -25,9 +25,7 @@ MAX_LANES = 1000
 MAX_SPEED = 10**9
 SPEED = "NCCL topology XML: link_speed and link_width, slowest hop up to the CPU"
 
-_GPU_CLASS = ("0x0302", "0x0300", "0x0380")
-_NOT_FOR_COMPUTING = ("0x1a03", "0x102b")
-"""Vendors of the display chips of server boards (ASPEED, Matrox)."""
+_BRIDGE = "0x0604"
 _SWITCH, _CPU_BRIDGE, _NIC_CLASS = "0x0680", "0x068001", "0x02"
 """NCCL src/graph/topo.cc gives 0x068001 to NVLink into a CPU and the rest of 0x0680 to NVSwitch."""
 _LINKS = {"nvlink": "nvlink", "xgmi": "xgmi"}
@@ -57,6 +55,8 @@ class _System:
     """Bus ids of the outermost devices of each NUMA node."""
     affinity: dict[int, str] = field(default_factory=dict)
     classes: set[str] = field(default_factory=set)
+    doubled: list[tuple[str, int, int]] = field(default_factory=list)
+    """Bus ids that bridges share with something else, with both lines."""
 
 
 def matches(text: str) -> bool:
@@ -136,15 +136,31 @@ def _device(
         bus = _bus(element.get("busid"))
         if not bus:
             faults.tell(element.line, "pci", "has no busid", element.column)
-        elif bus in found.by_bus:
-            message = f"busid {printable(bus)} stands twice, first in line {found.by_bus[bus].line}"
-            faults.tell(element.line, "pci", message, element.column)
-        hops = ((bus, _hop_rate(element)), *above)
-        found.by_bus.setdefault(bus, element)
+        hops = ((_unlike(bus, element, found, faults), _hop_rate(element)), *above)
         _kind(element, Slot(hops=hops, root=cpu, near=numa), numa, found)
     for child in element.children:
         if child.tag in ("pci", "nic", "net"):
             _device(child, hops, cpu, numa, found, faults)
+
+
+def _unlike(bus: str, element: Element, found: _System, faults: Faults) -> str:
+    """The name of a device on its way up. A bus id that two devices have is a fault, unless one is a bridge.
+
+    Files of hosts with bridges that hide their downstream ports give several bridges one id, or that of a device.
+    """
+    held = found.by_bus.get(bus)
+    if held is None:
+        found.by_bus[bus] = element
+        return bus
+    bridges = [one.get("class").lower().startswith(_BRIDGE) for one in (held, element)]
+    if bus and not any(bridges):
+        message = f"busid {printable(bus)} stands twice, first in line {held.line}"
+        faults.tell(element.line, "pci", message, element.column)
+    elif bus:
+        found.doubled.append((bus, held.line, element.line))
+    if bridges[0] and not bridges[1]:
+        found.by_bus[bus] = element
+    return bus if not bridges[1] else f"{bus}.line{element.line}"
 
 
 def _kind(element: Element, slot: Slot, numa: int | None, found: _System) -> None:
@@ -152,7 +168,9 @@ def _kind(element: Element, slot: Slot, numa: int | None, found: _System) -> Non
     pci_class = element.get("class").lower()
     found.classes |= {pci_class} if pci_class else set()
     gpu = next(iter(element.all("gpu")), None)
-    display = pci_class.startswith(_GPU_CLASS) and element.get("vendor").lower() not in _NOT_FOR_COMPUTING
+    vendor, device = (element.get(name).lower().removeprefix("0x") for name in ("vendor", "device"))
+    kind = pci_class.removeprefix("0x")[:4]
+    display = is_card(kind, vendor, device) or (not vendor and kind in ("0300", "0302", "0380"))
     if gpu is not None or display:
         found.cards.append(_Card(element, gpu, slot, numa))
     elif pci_class.startswith(_NIC_CLASS) and not any(True for _ in _nets(element)):
@@ -358,6 +376,13 @@ def _warnings(found: _System) -> list[str]:
         speed, width = first.get("link_speed") or "empty", first.get("link_width") or "empty"
         what = f"link_speed is {printable(speed)} and link_width is {printable(width)}: PCIe rate unknown"
         told.append(f"line {first.line}: {what} ({len(without)} GPUs)")
+    if found.doubled:
+        bus, other, line = found.doubled[0]
+        more = f" ({len(found.doubled)} such bridges)" if len(found.doubled) > 1 else ""
+        what = (
+            f"busid {printable(bus)} is a bridge's and stands in line {other} too{more}: taken as bridges of their own"
+        )
+        told.append(f"line {line}: {what}, so what copies share there is not known")
     if any(card.gpu is None for card in found.cards):
         told.append("no <gpu> element: GPUs are known by their PCI class and numbered in the order of the file")
     if all(card.gpu is None for card in found.cards):

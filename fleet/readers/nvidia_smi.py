@@ -29,6 +29,10 @@ NAME = "nvidia-smi"
 MAX_CPU = 65535
 
 _ROCM = re.compile(r"between two GPUs|ROCm System Management", re.I)
+_ROW = re.compile(
+    r"^[ \t]*GPU[0-9]{1,3}(?=[ \t])(?=[^\n]*[ \t](?:NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)[ \t\r\n])", re.ASCII | re.M
+)
+"""A row that rocm-smi never prints."""
 _LIST = re.compile(r"[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*,?", re.ASCII)
 _LEGEND = re.compile(r"\b(NIC[0-9]{1,4})[ \t]*:[ \t\r\n]*([A-Za-z][A-Za-z0-9_.-]*)(?![A-Za-z0-9_.-]*[ \t]*:)", re.ASCII)
 _SLICE = re.compile(r"^\s*MIG .*\(UUID: MIG-")
@@ -36,7 +40,7 @@ _SLICE = re.compile(r"^\s*MIG .*\(UUID: MIG-")
 
 def matches(text: str) -> bool:
     """Whether some line is the header of a topology matrix. The tables of rocm-smi look alike and are not meant."""
-    return _ROCM.search(text) is None and shows_matrix(text)
+    return shows_matrix(text) and (_ROCM.search(text) is None or _ROW.search(text) is not None)
 
 
 def read(text: str, source: str, *, sku: str | None = None) -> Reading:

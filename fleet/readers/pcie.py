@@ -14,6 +14,21 @@ _ENCODED = {"2.5": Fraction(8, 10), "5": Fraction(8, 10)} | dict.fromkeys(("8", 
 NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
+_NVIDIA, _AMD = "10de", "1002"
+_BOARD_CHIPS = ("4752", "4754", "5159", "515e", "5960", "5969")
+"""AMD's display chips of server boards (Rage XL, RN50, ES1000), by the public list pci.ids."""
+
+
+def is_card(pci_class: str, vendor: str, device: str) -> bool:
+    """Whether class, vendor and device (four hexadecimal digits each) are those of a card that can compute.
+
+    For devices that no library named. Management chips of server boards and adapters of virtual machines draw pictures.
+    """
+    if vendor == _NVIDIA:
+        return pci_class in ("0300", "0302", "0380")
+    return vendor == _AMD and pci_class in ("0300", "0302", "0380", "1200") and device not in _BOARD_CHIPS
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
     """A device's way up to the CPU: its own link first, then that of each bridge above it.

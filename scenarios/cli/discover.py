@@ -73,7 +73,7 @@ def _check_root(root: str) -> None:
         from fleet.errors import DescriptionError
         from fleet.yaml_source import printable
 
-        raise DescriptionError.at("--root", "", f"{printable(root, 200)} holds neither proc nor sys")
+        raise DescriptionError.at("--root", "", f"{printable(root, 200) or 'an empty name'} holds neither proc nor sys")
 
 
 def _document(found: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,40 @@ def test_any_bytes_in_a_file_give_a_fleet_that_loads(tmp_path: Path, raw: bytes,
 def test_a_file_that_is_not_there_is_none() -> None:
     tree = Tree("/nonexistent")
     assert (tree.text("a"), tree.number("a"), tree.names("a"), tree.target("a")) == (None, None, [], None)
+
+
+def test_a_pipe_or_a_way_out_of_the_copy_is_not_read(
+    machine: Machine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A pipe once waited for ever; a link out of a copied tree told of the machine that reads it."""
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "meminfo").write_text("MemTotal: 77 kB\n", encoding="utf-8")
+    server(machine)
+    online = machine.root / "sys/devices/system/cpu/online"
+    online.unlink()
+    os.mkfifo(online)
+    told = machine.root / "proc/meminfo"
+    told.unlink()
+    told.symlink_to(outside / "meminfo")
+    (machine.root / "sys/outside").symlink_to(outside)
+    fleet = seen(machine).fleet
+    assert [d.id for d in fleet.devices] == ["cpu:0", "gpu:0", "gpu:1", "gpu:2"]
+    assert fleet.devices[0].memory.capacity.value != 77 * 1024
+    tree = Tree(str(machine.root))
+    assert tree.text("proc", "meminfo") is None
+    assert tree.names("sys", "outside") == []
+    assert tree.target("sys", "outside") is None
+
+
+def test_a_figure_that_no_card_has_is_unknown(machine: Machine) -> None:
+    """It once went into the fleet, which was then refused as a faulty file that nobody had written."""
+    machine.processors(XEON, sockets=1, cpus=2)
+    machine.card("pci0000:00", "0000:01:00.0", vendor="0x1002", device="0x74a1", code="0x120000",
+                 mem_info_vram_total="9" * 30)  # fmt: skip
+    assert seen(machine).fleet.devices[1].memory.capacity.value is None
+
+
+def test_the_display_chip_of_a_server_board_is_no_gpu_though_a_maker_of_gpus_made_it(machine: Machine) -> None:
+    server(machine)
+    machine.pci("pci0000:00", "0000:00:1e.0", **{"class": "0x030000", "vendor": "0x1002", "device": "0x515e"})
+    assert [d.id for d in seen(machine).fleet.devices] == ["cpu:0", "gpu:0", "gpu:1", "gpu:2"]

@@ -169,3 +169,18 @@ def reads_or_tells(text: str) -> None:
 @given(st.integers(0, len(TWO)), st.integers(0, 12), st.text('<>="/ 0123456789abcx:.[]\ud800\x00', max_size=6))
 def test_a_mutated_file_is_read_or_told(at: int, cut: int, put: str) -> None:
     reads_or_tells(TWO[:at] + put + TWO[at + cut :])
+
+
+def test_a_card_that_no_library_names_comes_after_those_that_one_does() -> None:
+    """It once made the numbers of all others those of the file, and display chips of boards counted as GPUs."""
+    unnamed = pci("0000:00:02.0", "", pci_type="0380 [1002:164e] [0:0] c1 00")
+    chip = pci("0000:00:03.0", "", pci_type="0300 [1002:515e] [0:0] 02 00")
+    accelerator = pci("0000:75:00.0", "", pci_type="1200 [1002:74a1] [0:0] 00 00")
+    text = topology(package(0, chip + unnamed + SECOND), package(1, FIRST + accelerator))
+    assert [(d.id, d.pci) for d in fleet_of(text).devices] == [
+        ("gpu:0", "0000:01:00.0"),
+        ("gpu:1", "0000:02:00.0"),
+        ("gpu:2", "0000:00:02.0"),
+        ("gpu:3", "0000:75:00.0"),
+    ]
+    assert any("no library named some GPU" in told for told in read(text, "t").warnings)

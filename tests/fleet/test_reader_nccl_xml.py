@@ -252,3 +252,35 @@ def test_any_text_is_read_or_told(text: str, markup: str) -> None:
 @given(st.integers(0, 700), st.integers(0, 12), st.text('<>="/ 0123456789abcx:.\ud800\x00', max_size=6))
 def test_a_mutated_file_is_read_or_told(at: int, cut: int, put: str) -> None:
     reads_or_tells(PAIR[:at] + put + PAIR[at + cut :])
+
+
+def bridge(bus: str, inside: str) -> str:
+    return f'<pci busid="{bus}" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">\n{inside}</pci>\n'
+
+
+def test_bridges_that_share_a_bus_id_are_bridges_of_their_own() -> None:
+    """RCCL's files of hosts with hidden downstream ports hold them; a device that stands twice stays a fault."""
+    port = "0000:c5:00.0"
+    text = system(
+        bridge(port, card(A, "<gpu dev='0'/>") + card(B, "<gpu dev='1'/>")) + bridge(port, card(C, "<gpu dev='2'/>"))
+    )
+    reading = reading_of(text)
+    assert reading.fleet is not None
+    assert [d.pci for d in reading.fleet.devices] == [A, B, C]
+    assert [s.id for s in reading.fleet.switches] == [f"pcie:{port}"]
+    assert ("pcie:" + port, "gpu:2") not in ways(reading.fleet)
+    assert any(f"busid {port} is a bridge's and stands in line 3 too" in told for told in reading.warnings)
+    nic = f'<pci busid="{port}" class="0x020700"><nic><net name="mlx5_0" speed="1"/></nic></pci>'
+    assert fleet_of(system(bridge(port, card(A, "<gpu dev='0'/>") + nic))).devices[0].pci == A
+
+
+def test_display_chips_are_no_gpus_and_accelerators_of_amd_are() -> None:
+    chip = '<pci busid="0000:01:00.0" class="0x030000" vendor="0x{vendor}" device="0x{device}"/>\n'
+    chips = "".join(
+        chip.format(vendor=vendor, device=device).replace(":01:", f":{n:02}:")
+        for n, (vendor, device) in enumerate(
+            (("1a03", "2000"), ("102b", "0538"), ("1002", "515e"), ("1234", "1111")), 1
+        )
+    )
+    accelerator = '<pci busid="0000:75:00.0" class="0x120000" vendor="0x1002" device="0x74a1"/>\n'
+    assert [d.pci for d in fleet_of(system(chips + accelerator)).devices] == ["0000:75:00.0"]

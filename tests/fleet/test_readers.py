@@ -77,3 +77,13 @@ def test_any_text_is_read_or_told_by_every_reader(text: str) -> None:
         else:
             told += 1
     assert told == len(format_names()) + 1
+
+
+def test_tables_of_two_makers_in_one_text_are_both_told() -> None:
+    """The table of rocm-smi once hid the matrix of nvidia-smi."""
+    amd = "Link Type between two GPUs\n       GPU0   GPU1\nGPU0   0      XGMI\nGPU1   XGMI   0\n"
+    nvidia = "\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n"
+    assert matching(amd) == ("rocm-smi",)
+    assert matching(amd + nvidia) == ("nvidia-smi", "rocm-smi")
+    with pytest.raises(DescriptionError, match="several formats at once"):
+        read_foreign(amd + nvidia, "both.txt")
