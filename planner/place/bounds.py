@@ -31,7 +31,8 @@ class Bounds:
     def __init__(self, screen: Screen, classes: FleetClasses) -> None:
         self.screen = screen
         self.classes = classes
-        self._few = len(classes.pairs(None)) <= MOST_CLASSES
+        listing = classes.pairs(None)
+        self._few = listing.complete and len(listing.pairs) <= MOST_CLASSES
         self._steps: list[Step] | None = None
         self._rates: Fraction | None = None
         self._ranks: list[list[tuple[Fraction, int]]] | None = None
@@ -55,7 +56,7 @@ class Bounds:
         for like in symmetry.like:
             alike[like] = alike.get(like, 0) + 1
         rows = []
-        for each in self.classes.pairs(None):
+        for each in self.classes.pairs(None).pairs:
             found = self.screen.pair(symmetry.names[each.prefill], symmetry.names[each.decode])
             seconds = seconds_of(found.handoff)
             if found.verdict == "admitted" and (seconds is not None or found.handoff is None):
@@ -96,7 +97,7 @@ class Bounds:
         """(time, devices joined by pairs that exchange this within it, and by domains)."""
         names = self.classes.symmetry.names
         rows = []
-        for each in self.classes.pairs(None):
+        for each in self.classes.pairs(None).pairs:
             src, dst = names[each.prefill], names[each.decode]
             seconds = self.screen.time_of([replace(one, src=src, dst=dst) for one in listed])
             if seconds is not None:

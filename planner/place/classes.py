@@ -32,6 +32,8 @@ class _Held:
     second: int = -1
 
 
+MOST_LISTED = 1_500_000
+"""Classes of pairs that are listed at all."""
 Tally = list[dict[int, _Held]]
 
 
@@ -54,25 +56,30 @@ def _tally(symmetry: Symmetry, able: Sequence[bool] | None) -> Tally:
     return tally
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """Classes of pairs in the order of the fleet. `complete` is False where there were too many to list them all."""
+
+    pairs: tuple[PairClass, ...]
+    complete: bool
+
+
 def pair_classes(
     symmetry: Symmetry, prefill: Sequence[bool] | None = None, decode: Sequence[bool] | None = None
-) -> list[PairClass]:
-    """All classes of ordered pairs of two devices, able ones on either side (None: all), in the order of the fleet."""
+) -> Listing:  # fmt: skip
+    """All classes of ordered pairs of two devices, able ones on either side (None: all).
+
+    Of more than `MOST_LISTED` those within the smallest parts; where there are no parts, the first ones.
+    """
     ups = _tally(symmetry, prefill)
     downs = ups if prefill is decode else _tally(symmetry, decode)
-    inside: dict[tuple[int, int, int], int] = {}
-    for device, (like, chain) in enumerate(zip(symmetry.like, symmetry.chains, strict=True)):
-        if len(chain) > 1 and (prefill is None or prefill[device]) and (decode is None or decode[device]):
-            inside[chain[-2], like, like] = inside.get((chain[-2], like, like), 0) + 1
-    for number, part in enumerate(symmetry.parts):
-        if part.parent >= 0 and ups[number] and downs[number]:
-            for up, one in ups[number].items():
-                for down, other in downs[number].items():
-                    key = (part.parent, up, down)
-                    inside[key] = inside.get(key, 0) + one.count * other.count
+    kinds = _kept_kinds(symmetry, ups, downs)
+    inside = _inside(symmetry, (ups, downs), (prefill, decode), kinds)
     found: dict[Key, tuple[int, int, int]] = {}
     for number, part in enumerate(symmetry.parts):
-        for up, one in ups[number].items():
+        for up, one in ups[number].items() if part.like in kinds else ():
+            if len(found) > 2 * MOST_LISTED:
+                break
             for down, other in downs[number].items():
                 count = one.count * other.count - inside.get((number, up, down), 0)
                 if not count:
@@ -84,7 +91,46 @@ def pair_classes(
                 else:
                     found[part.like, up, down] = (known[0] + count, *min(known[1:], pair))
     listed = [PairClass(key=key, prefill=p, decode=d, count=n) for key, (n, p, d) in found.items()]
-    return sorted(listed, key=lambda each: (each.prefill, each.decode))
+    ends = range(len(symmetry.names))
+    able = [(prefill is None or prefill[at], decode is None or decode[at]) for at in ends]
+    total = sum(up for up, _ in able) * sum(down for _, down in able) - sum(up and down for up, down in able)
+    ordered = sorted(listed, key=lambda each: (each.prefill, each.decode))
+    return Listing(pairs=tuple(ordered), complete=sum(each.count for each in listed) == total)
+
+
+def _kept_kinds(symmetry: Symmetry, ups: Tally, downs: Tally) -> set[int]:
+    """Kinds of parts whose classes are listed: small ones first, as many as may be listed, one at least."""
+    cost: dict[int, int] = {}
+    for number, part in enumerate(symmetry.parts):
+        cost[part.like] = max(cost.get(part.like, 0), len(ups[number]) * len(downs[number]))
+    kept: set[int] = set()
+    total = 0
+    for kind, count in sorted(cost.items(), key=lambda item: (item[1], -item[0])):
+        total += count
+        if count and total > MOST_LISTED and any(cost[each] for each in kept):
+            break
+        kept.add(kind)
+    return kept
+
+
+def _inside(
+    symmetry: Symmetry, tallies: tuple[Tally, Tally], able: tuple[Sequence[bool] | None, Sequence[bool] | None],
+    kinds: set[int],
+) -> dict[Key, int]:  # fmt: skip
+    """Pairs of each likeness that lie in one child of a part, a device with itself included."""
+    inside: dict[Key, int] = {}
+    prefill, decode = able
+    for device, (like, chain) in enumerate(zip(symmetry.like, symmetry.chains, strict=True)):
+        if len(chain) > 1 and (prefill is None or prefill[device]) and (decode is None or decode[device]):
+            inside[chain[-2], like, like] = inside.get((chain[-2], like, like), 0) + 1
+    for number, part in enumerate(symmetry.parts):
+        if part.parent < 0 or symmetry.parts[part.parent].like not in kinds:
+            continue
+        for up, one in tallies[0][number].items():
+            for down, other in tallies[1][number].items():
+                key = (part.parent, up, down)
+                inside[key] = inside.get(key, 0) + one.count * other.count
+    return inside
 
 
 def _first_pair(one: _Held, other: _Held) -> tuple[int, int]:
@@ -106,7 +152,7 @@ class FleetClasses:
     fleet: Fleet
     symmetry: Symmetry
     most_beside: int
-    _all: list[PairClass] | None = field(default=None)
+    _all: Listing | None = field(default=None)
     _near: Neighbourhood | None = field(default=None)
 
     @property
@@ -116,7 +162,7 @@ class FleetClasses:
             self._near = neighbourhood(self.fleet)
         return self._near
 
-    def pairs(self, allows: Callable[[str, str], bool] | None) -> list[PairClass]:
+    def pairs(self, allows: Callable[[str, str], bool] | None) -> Listing:
         """The classes of pairs whose devices are allowed (device, phase) on either side."""
         if allows is None:
             if self._all is None:

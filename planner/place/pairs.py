@@ -82,6 +82,7 @@ class PairSearch:
         self.classes = classes_of(question.ask.fleet)
         self.screen = Screen(question.ask, classes=self.classes)
         self.names = self.classes.symmetry.names
+        self._complete = True
 
     def run(self) -> Answer:
         """The answer, times of all candidates included where there are few."""
@@ -100,7 +101,7 @@ class PairSearch:
         )  # fmt: skip
 
     def best(self) -> Candidate | None:
-        """The best pair alone, without times that the objective does not ask for."""
+        """A best pair alone, without times that the objective does not ask for. Of equal ones it is some."""
         chosen, _, _ = self._chosen(self._left(self.question.constraints), top=1)
         found = (self._timed(each) if self._is_timed else each for each in chosen if each.verdict == "admitted")
         return min(found, key=lambda each: rank_key(each, self.question.objective), default=None)
@@ -123,10 +124,11 @@ class PairSearch:
     def _wants_times(self, count: int) -> bool:
         return self._is_timed or count <= MOST_TIMED
 
-    def _left(self, constraints: Constraints) -> list[PairClass]:
+    def _left(self, constraints: Constraints) -> Sequence[PairClass]:
         """The classes that keep to what is required."""
         free = not constraints.excluded and constraints.prefill is None and constraints.decode is None
-        listed = self.classes.pairs(None if free else constraints.allows)
+        listing = self.classes.pairs(None if free else constraints.allows)
+        self._complete, listed = listing.complete, listing.pairs
         # Rules and likeness go together: a node or a domain is part of what makes pairs alike.
         return [
             each for each in listed
@@ -156,8 +158,9 @@ class PairSearch:
 
         `top`: only so many are wanted, so that the search may end as soon as nothing left can be among them.
         """
-        floors = _Floors(self.screen, self.question) if len(left) > FEW_CLASSES else None
-        if floors is None or (len(left) <= MOST_CLASSES and (top is None or not floors.known)):
+        floors = _Floors(self.screen, self.question) if len(left) > FEW_CLASSES or not self._complete else None
+        few = len(left) <= MOST_CLASSES and self._complete
+        if floors is None or (few and (top is None or not floors.known)):
             return [self._candidate(each) for each in left], None, True
         wanted = self.question.top if top is None else top
         order = sorted((-floors.rate(*self._pair(each)), at) for at, each in enumerate(left))
@@ -166,15 +169,19 @@ class PairSearch:
         for number, (rate, at) in enumerate(order):
             floor = floors.seconds(-rate)
             if len(good) >= wanted and good[wanted - 1] <= floor:
-                return found, None, True
+                break
             if number >= MOST_CLASSES:
-                return found, floor, False
+                least = floor if self._complete else floors.seconds(floors.fastest)
+                return found, least if floors.known else None, False
             candidate = self._candidate(left[at])
             found.append(candidate)
             value = value_of(candidate, self.question.objective)
             if candidate.verdict == "admitted" and value is not None and floors.known:
                 good = sorted([*good, value])[:wanted]
-        return found, None, True
+        if self._complete:
+            return found, None, True
+        floor = floors.seconds(floors.fastest)
+        return found, floor if floors.known else None, len(good) >= wanted and good[wanted - 1] <= floor
 
     def _candidate(self, each: PairClass) -> Candidate:
         prefill, decode = self._pair(each)
@@ -239,6 +246,12 @@ class _Floors:
         if not self.known:
             return _NO_BOUND
         return min(self._out.get(prefill, _NO_BOUND), self._into.get(decode, _NO_BOUND))
+
+    @property
+    def fastest(self) -> int:
+        """What no pair at all exceeds."""
+        ends = (max(rates.values(), default=_NO_BOUND) for rates in (self._out, self._into))
+        return min(ends) if self.known else _NO_BOUND
 
     def seconds(self, rate: int) -> Fraction:
         """The least time at that rate."""

@@ -16,6 +16,8 @@ from fleet.machine import Device, Fleet, Link, Quantity
 
 MAX_DEPTH = 16
 """Levels of parts; below them devices are told apart by name."""
+MOST_FIRSTS = 64
+"""Unlike parts of one look that a further one is compared with: where more are unlike, so is the rest, as a rule."""
 _ROUNDS = 2
 """Rounds in which colours are refined: they only guide what is then proven."""
 
@@ -161,7 +163,7 @@ class _Finder:
         for child in self._split(nodes, depth):
             ordered = sorted(child, key=lambda node: (self.color[node], node))
             known = firsts.setdefault(tuple(self.color[node] for node in ordered), [])
-            for first, number in known:
+            for first, number in known[-MOST_FIRSTS:]:
                 if self._swap(first, ordered):
                     self._copy(dict(zip(first, ordered, strict=True)), number, part)
                     break
@@ -201,15 +203,17 @@ class _Finder:
         return level
 
     def _split(self, nodes: list[int], depth: int) -> list[list[int]]:
-        """Parts with devices, after the nodes that join them are out: kinds of few nodes first, never a device.
+        """Parts with devices, after the nodes that join them are out: those of few of a kind first, of these those with
+        the most links; never a device.
 
         Devices that are linked directly are parts of their own each.
         """
         counts = Counter(self.color[node] for node in nodes)
-        for most in sorted(set(counts.values())) if depth < MAX_DEPTH else ():
-            left = {node for node in nodes if self._is_device(node) or counts[self.color[node]] > most}
-            if len(left) == len(nodes):
-                continue
+        joins = {node: (counts[self.color[node]], -len(self.out[node]) - len(self.into[node])) for node in nodes}
+        sorts = sorted({joins[node] for node in nodes if not self._is_device(node)})
+        left = set(nodes)
+        for sort in sorts if depth < MAX_DEPTH else ():
+            left = {node for node in left if self._is_device(node) or joins[node] != sort}
             found = [part for part in self._islands(left) if any(map(self._is_device, part))]
             if len(found) > 1:
                 return found
