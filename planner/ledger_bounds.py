@@ -61,11 +61,11 @@ def _over(nbytes: int, share: Fraction) -> int:
 
 
 def least_utilization(capacity: int, total: int, cache: int, terms: Terms) -> Fraction | None:
-    """The smallest share at which a plan fits; None where not even all of it would do."""
+    """The smallest share at which a plan fits, 0 where any does; None where not even all of it would do."""
     if terms.basis == "total":
         base, needed = capacity, total + terms.reserve + terms.in_use
     else:
         base, needed = capacity - terms.in_use - terms.reserve - (total - cache), cache
-    if base < needed or base <= 0:
+    if base < needed:
         return None
-    return Fraction(needed, base)
+    return Fraction(needed, base) if needed else Fraction(0)

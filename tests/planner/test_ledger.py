@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.machine import Budget
@@ -47,6 +47,7 @@ def test_the_least_capacity_fits_and_a_byte_less_does_not(one: tuple[int, int], 
 
 @settings(deadline=None, max_examples=300)
 @given(held(), terms, st.integers(1, 300_000))
+@example((1, 0), Terms(utilization=Fraction(1, 1000), basis="free"), 1)
 def test_the_least_utilization_fits_and_less_does_not(one: tuple[int, int], of: Terms, capacity: int) -> None:
     total, cache = one
     share = least_utilization(capacity, total, cache, of)
