@@ -10,6 +10,9 @@ from scenarios.words import scored_time, seconds_of, standing_of, time_words
 
 Document = dict[str, Any]
 
+ONE_A_CALL = "prefill reads the weights once a position: one position a call; --prefill-chunk N computes N a call"
+"""Said where the default of one position a call is what the time rests on: engines compute thousands in one."""
+
 
 def time_heading(rows: Iterable[Document], word: str = "time") -> str:
     """`time, unscored` where no row has a stated error; else `time`, and each cell says its own."""
@@ -27,6 +30,8 @@ def times_block(time: Document, paint: Paint) -> list[str]:
         return []
     parts = (("TTFT", "ttft_s", ("prefill", "handoff")), ("TPOT", "tpot_s", ("decode",)))
     lines = [line for name, field, of in parts for line in _figure(time, name, field, of, paint)]
+    if time.get("ttft_s") is not None and time["prefill"].get("chunk") == 1 and time["prefill"].get("calls", 0) > 1:
+        lines += paint.fold(f"            {ONE_A_CALL}", 12)
     shares = {(u["what"], u["share"], u["share_provenance"]) for u in time.get("used") or []}
     if shares:
         told = ", ".join(f"{share:.3g} of {what} ({origin})" for what, share, origin in sorted(shares))
