@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from fleet.errors import DescriptionError, Fault
+from fleet.machine import Fleet
 from planner.admit import Admission, Ask
 from planner.place.candidate import (
     Candidate,
@@ -29,8 +30,8 @@ from planner.place.screen import Screen, told
 
 _NO_BOUND = 2**63
 """More bytes per second than a fleet can state."""
-MOST_CLASSES = 2_000
-"""Classes of pairs that are all screened; of more, those first whose lower bound is least."""
+MOST_WORK = 4_000_000
+"""Classes times nodes that are searched at most: a way over a large fleet costs more than one over a small one."""
 FEW_CLASSES = 32
 """Classes that are screened without a look at bounds."""
 MOST_TIMED = 256
@@ -159,7 +160,8 @@ class PairSearch:
         `top`: only so many are wanted, so that the search may end as soon as nothing left can be among them.
         """
         floors = _Floors(self.screen, self.question) if len(left) > FEW_CLASSES or not self._complete else None
-        few = len(left) <= MOST_CLASSES and self._complete
+        most = most_classes(self.question.ask.fleet)
+        few = len(left) <= most and self._complete
         if floors is None or (few and (top is None or not floors.known)):
             return [self._candidate(each) for each in left], None, True
         wanted = self.question.top if top is None else top
@@ -170,7 +172,7 @@ class PairSearch:
             floor = floors.seconds(-rate)
             if len(good) >= wanted and good[wanted - 1] <= floor:
                 break
-            if number >= MOST_CLASSES:
+            if number >= most:
                 least = floor if self._complete else floors.seconds(floors.fastest)
                 return found, least if floors.known else None, False
             candidate = self._candidate(left[at])
@@ -220,6 +222,12 @@ class PairSearch:
 
 def _ends(candidate: Candidate) -> tuple[str, str]:
     return candidate.prefill[0][0], candidate.decode[0][0]
+
+
+def most_classes(fleet: Fleet) -> int:
+    """Classes that are all screened; of more, those first whose lower bound is least."""
+    nodes = len(fleet.devices) + len(fleet.hosts) + len(fleet.switches) + len(fleet.nics)
+    return max(500, MOST_WORK // max(1, nodes))
 
 
 class _Floors:
