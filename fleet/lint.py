@@ -56,6 +56,7 @@ def _some_of(told: list[str]) -> list[str]:
 
 
 def _some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
 
@@ -97,7 +98,11 @@ def _capacities(fleet: Fleet) -> list[str]:
 
 
 def _rates(fleet: Fleet, arches: Mapping[str, str | None]) -> list[str]:
-    return [words for _, words in _impossible(fleet, arches)]
+    """One sentence for all links of one kind, lanes, rate and bound: eight cards would repeat it sixteen times."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for link, words in _impossible(fleet, arches):
+        groups[link.kind, words.partition(": ")[2]].append(f"{link.src} -> {link.dst}")
+    return [f"{_some(ways)} ({kind}): {words}" for (kind, words), ways in groups.items()]
 
 
 def rate_faults(fleet: Fleet) -> list[Fault]:

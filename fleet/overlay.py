@@ -68,6 +68,10 @@ class _Layer:
         self.told: list[str] = []
         self.left: dict[str, list[str]] = defaultdict(list)
         """What was not kept, by the reason."""
+        self.laid: set[tuple[int, str]] = set()
+        """The links and quantities that this text has laid already."""
+        self.again: dict[str, list[str]] = defaultdict(list)
+        """What several tests of this text measured unlike, by the tests."""
 
     def take(self, seen: Observation) -> None:
         """Lays one observation, or says why it fits nowhere."""
@@ -80,13 +84,33 @@ class _Layer:
             )
             return
         place = max(fitting, key=lambda i: (self.links[i].bandwidth.value or 0, -i))
-        self.links[place], clash = _observed(self.links[place], seen)
-        self.told += clash
+        self._tell_clash(place, seen)
+        self.links[place] = _observed(self.links[place], seen)
+        self.laid.add((place, seen.quantity))
         self.kept += 1
+
+    def _tell_clash(self, place: int, seen: Observation) -> None:
+        """Tells an earlier figure that the new one takes the place of, when they differ."""
+        link, rate = self.links[place], seen.quantity == "bandwidth"
+        before = (link.bandwidth if rate else link.latency).observed
+        if before is None or before.value == seen.value:
+            return
+        show = format_rate if rate else format_seconds
+        way = f"{link.src} -> {link.dst}"
+        if (place, seen.quantity) in self.laid:
+            tests = f"{before.note or before.source}, then {seen.note or seen.tool}"
+            self.again[tests].append(f"{way} {show(seen.value)}, not {show(before.value)}")
+            return
+        both = f"{seen.tool} says {show(seen.value)}, {before.source} said {show(before.value)}"
+        self.told.append(f"{way} {seen.quantity}: {both}; {show(seen.value)} is kept")
 
     def lost(self) -> list[str]:
         """One sentence for each reason."""
-        return [f"measured, but {why}, so it is not kept: {_some(names)}" for why, names in self.left.items()]
+        again = [
+            f"measured by several tests ({tests}), the last is kept: {_some(n)}" for tests, n in self.again.items()
+        ]
+        lost = {why: list(dict.fromkeys(names)) for why, names in self.left.items()}
+        return again + [f"measured, but {why}, so it is not kept: {_some(names)}" for why, names in lost.items()]
 
     def nothing(self, count: int) -> str:
         """What was looked for where nothing fits."""
@@ -168,16 +192,8 @@ def _other_name(card: MeasuredCard, device: Device) -> str | None:
     return f"was measured on {printable(card.name, 80)}; {device.id} of the fleet is {shown}: lay it over its own fleet"
 
 
-def _observed(link: Link, seen: Observation) -> tuple[Link, list[str]]:
+def _observed(link: Link, seen: Observation) -> Link:
     figure = Figure(value=seen.value, provenance="measured", source=seen.tool, note=seen.note, error=seen.error)
-    rate = seen.quantity == "bandwidth"
-    before = link.bandwidth if rate else link.latency
-    after = Quantity(declared=before.declared, observed=figure)
-    told = []
-    if before.observed is not None and before.observed.value != figure.value:
-        show = format_rate if rate else format_seconds
-        told = [
-            f"{link.src} -> {link.dst} {seen.quantity}: {seen.tool} says {show(figure.value)}, "
-            f"{before.observed.source} said {show(before.observed.value)}; the former is kept"
-        ]
-    return (replace(link, bandwidth=after) if rate else replace(link, latency=after)), told
+    if seen.quantity == "bandwidth":
+        return replace(link, bandwidth=Quantity(declared=link.bandwidth.declared, observed=figure))
+    return replace(link, latency=Quantity(declared=link.latency.declared, observed=figure))

@@ -282,7 +282,7 @@ def test_a_contradiction_names_both_sources(files):
     seen = Observation(src="gpu:0", dst="gpu:1", quantity="bandwidth", value=41 * GB, tool="another tool")
     fleet, told = lay_over(laid.fleet, [seen])
     assert told == (
-        "gpu:0 -> gpu:1 bandwidth: another tool says 41 GB/s, nvbandwidth said 47.25 GB/s; the former is kept",
+        "gpu:0 -> gpu:1 bandwidth: another tool says 41 GB/s, nvbandwidth said 47.25 GB/s; 41 GB/s is kept",
     )
     assert fleet.digest != laid.fleet.digest
 

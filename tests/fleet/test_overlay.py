@@ -209,7 +209,19 @@ def test_two_sources_that_contradict_are_both_told(desk: Desk, tmp_path: Path) -
     once.write_text(desk.laid().text)
     desk.text.write_text(NVB.format(devices="").replace("26.00", "25.00"))
     told = import_fleet(str(desk.text), onto=str(once)).warnings
-    said = (
-        "gpu:0 -> gpu:1 bandwidth: nvbandwidth says 25 GB/s, p2pBandwidthLatencyTest said 26 GB/s; the former is kept"
-    )
+    said = "gpu:0 -> gpu:1 bandwidth: nvbandwidth says 25 GB/s, p2pBandwidthLatencyTest said 26 GB/s; 25 GB/s is kept"
     assert said in told
+
+
+def test_several_tests_of_one_text_are_told_in_one_sentence_with_what_is_kept(desk: Desk) -> None:
+    """Reads and writes of each pair once filled the screen with `the former is kept`."""
+    write = "Running device_to_device_memcpy_write_ce.\nmemcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)\n"
+    rows = "           0         1\n 0       N/A     21.00\n 1     25.00       N/A\n"
+    desk.text.write_text(NVB.format(devices="") + "\n" + write + rows)
+    laid = desk.laid()
+    assert (observed(laid)["gpu:0", "gpu:1"], observed(laid)["gpu:1", "gpu:0"]) == (25 * GB, 21 * GB)
+    told = [text for text in laid.warnings if "is kept" in text]
+    assert told == [
+        "measured by several tests (device_to_device_memcpy_read_ce, then device_to_device_memcpy_write_ce), "
+        "the last is kept: gpu:1 -> gpu:0 21 GB/s, not 22 GB/s, gpu:0 -> gpu:1 25 GB/s, not 26 GB/s"
+    ]

@@ -177,3 +177,13 @@ def test_rates_of_tensor_cores_are_compute_rates_and_stand_in_place_of_a_cards()
     held = fleet_of(more, sku="h100-sxm-80").devices[0]
     assert (held.flops("fp8").value, held.flops("fp32").value) == (1978 * 10**12, 67 * 10**12)
     assert "gpu.fp8_tc_flops" in refusal(more.replace("1978000000000000", "-1"))
+
+
+def test_a_rate_that_all_slots_pass_is_told_in_one_sentence() -> None:
+    system = "gpu:\n  mem_capacity: 85899345920\n  mem_bw: 3350000000000\n"
+    node = "node:\n  num_gpus_per_node: 8\n  intra_node_bw: 450000000000\n  pcie_bw: 128000000000\n"
+    told = [text for text in read_foreign(system + node, "t.yaml").warnings if "both-directions" in text]
+    assert told == [
+        "gpu:0 -> host, gpu:1 -> host, gpu:2 -> host, gpu:3 -> host and 12 more (pcie): 128 GB/s is above the 126 GB/s "
+        "of its kind in one direction: it looks like a both-directions figure"
+    ]
