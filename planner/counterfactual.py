@@ -222,8 +222,15 @@ def devices(admission: Admission) -> Iterator[Change]:
     others = [d.id for d in admission.ask.fleet.devices if d.id not in placed.devices]
     for phase in _BY_PREFERENCE:
         ranks = placed.ranks(phase)
+        if _short_alone(admission) - set(ranks):
+            continue  # a device of the other phase is short whatever this one is
         for number, name in itertools.product(_ranks_short(admission, phase), others[:MOST_DEVICES]):
             yield _moved(admission, phase, ",".join((*ranks[:number], name, *ranks[number + 1 :])))
+
+
+def _short_alone(admission: Admission) -> set[str | None]:
+    """Devices that are short by themselves, not for what lies in one memory with them."""
+    return {r.device for r in admission.reasons if r.code in SHORT and r.code != "EXCEEDS_SHARED_MEMORY"}
 
 
 def _ranks_short(admission: Admission, phase: str) -> list[int]:
