@@ -116,7 +116,7 @@ def find_text(name: str) -> tuple[str, str]:
     try:
         return read_text(name), shown_path(name)
     except DescriptionError as error:
-        if os.path.lexists(name) if "\0" not in name else False:
+        if name == "-" or ("\0" not in name and os.path.lexists(name)):
             raise
         told = str(error.faults[0].message)
         names = catalog_names()

@@ -93,3 +93,12 @@ def test_the_catalog_is_listed_by_word(ask):
     nothing = ask("fleet", "catalog", "no-such-word", "-o", "json")
     assert (nothing.code, nothing.document["fleets"], nothing.document["skus"]) == (0, [], [])
     assert "nothing that is shipped holds no-such-word" in nothing.err
+
+
+def test_a_bad_byte_on_stdin_is_told_with_its_place_and_no_shipped_name(ask, monkeypatch):
+    """Standard input was once taken for a name that no shipped fleet has."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"GPU0\n\xff\xfe"), encoding="utf-8"))
+    answer = ask("fleet", "import", "-")
+    assert answer.code == 2
+    assert "<stdin>:2:1 byte 0xff is not UTF-8" in answer.err
+    assert "shipped" not in answer.err
