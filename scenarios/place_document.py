@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from fleet.errors import DescriptionError
 from planner.admit import Admission
 from planner.fixes import counterfactuals
 from planner.place.candidate import Candidate, pareto, rank_key, value_of
@@ -174,7 +175,8 @@ def _nearest(held: Sequence[Candidate]) -> Candidate:
 def _alternatives(search: PairSearch | PoolSearch, others: Sequence[Candidate]) -> list[Document]:
     """Where nothing is admitted: the changes that would admit the refused candidate which lacks least.
 
-    Other devices are no change here: all of them were looked at.
+    Other devices are no change here: all of them were looked at. Workers of more ranks are told in the options of
+    `place`, and only where it finds room for them.
     """
     refused = [each for each in others if each.verdict == "refused"]
     if not refused:
@@ -183,8 +185,39 @@ def _alternatives(search: PairSearch | PoolSearch, others: Sequence[Candidate]) 
     admission: Admission = search.admission(nearest)
     _, changes, _ = counterfactuals(admission)
     told = [change for change in changes if change.get("flag") not in ("--prefill", "--decode")]
+    told += [change for change in map(_as_ranks, changes) if change and _found(search, nearest, change)]
+    told.sort(key=lambda change: "field" in change)  # what the fleet would have to be comes last
     pins = {"prefill": admission.ask.placement.prefill, "decode": admission.ask.placement.decode}
     return [{**change, "placement": pins} for change in told]
+
+
+def _as_ranks(change: Document) -> Document | None:
+    """A change to workers of several devices as degrees; None for any other change."""
+    parts = [change, *change.get("and", [])]
+    if not all(part.get("flag") in ("--prefill", "--decode") for part in parts):
+        return None
+    if all("," not in part["to"] for part in parts):
+        return None
+    degrees = [
+        {"flag": f"{part['flag']}-tp", "from": len(part["from"].split(",")), "to": len(part["to"].split(","))}
+        for part in sorted(parts, key=lambda part: part["flag"], reverse=True)
+    ]
+    return degrees[0] | ({"and": degrees[1:]} if len(degrees) > 1 else {})
+
+
+def _found(search: PairSearch | PoolSearch, nearest: Candidate, change: Document) -> bool:
+    """Whether `place` admits a pool of one worker each with these degrees."""
+    to = {part["flag"]: part["to"] for part in (change, *change.get("and", []))}
+    question = search.question
+    ranks = {"--prefill-tp": len(nearest.prefill[0]), "--decode-tp": len(nearest.decode[0])} | to
+    asked = PoolQuestion(
+        ask=question.ask, constraints=question.constraints, batches=(nearest.batch,),
+        prefill_tp=(ranks["--prefill-tp"],), decode_tp=(ranks["--decode-tp"],),
+    )  # fmt: skip
+    try:
+        return bool(PoolSearch(asked).run().admitted)
+    except DescriptionError:  # more devices than the rules leave, or ranks that the model does not divide by
+        return False
 
 
 def _unpriced(answer: Answer) -> list[str]:

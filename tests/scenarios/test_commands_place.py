@@ -106,6 +106,17 @@ def test_where_none_fits_the_changes_that_would_admit_one_are_told_and_are_admit
     assert "would be admitted" in ask("place", "two-gpu-tight").out
 
 
+def test_more_ranks_are_offered_in_the_words_of_place_where_they_are_admitted(ask: Ask, tmp_path: Path) -> None:
+    path = write_json(tmp_path / "fleet.json", fleet(["1480 KiB"] * 4))
+    words = ("place", "--fleet", path, "--prompt-tokens", "40", "--steps", "256", "--batch", "2")
+    changes = ask(*words, "-o", "json").document["alternatives"]
+    ranks = [change for change in changes if "-tp" in change.get("flag", "")]
+    assert ranks
+    options = [str(word) for part in (ranks[0], *ranks[0].get("and", [])) for word in (part["flag"], part["to"])]
+    assert ask(*words).code == 1
+    assert ask(*words, *options).code == 0
+
+
 def test_every_fault_of_the_options_is_told_at_once(ask: Ask) -> None:
     answer = ask(
         "place", "--fleet", "hgx-h100", "--require", "same-rack", "--prefer", "spred", "--exclude", "gpu:9", "--avoid",
