@@ -55,7 +55,6 @@ def register(group: typer.Typer) -> None:
         output: OutputOption = Picture.text,
     ) -> int:
         """Show or draw what a fleet file says. 0 shown, 2 faulty."""
-        from fleet.load import load_fleet
         from scenarios.documents import check_writable, read_document, write_text
 
         refuse_other_kinds(fleet, ("fleet",), "fleet show takes a fleet")
@@ -65,8 +64,8 @@ def register(group: typer.Typer) -> None:
                 wrong_use("only one of FLEET and --plan can come from stdin")
         if out is not None:
             check_writable(out)
-        loaded = load_fleet(fleet, sku=sku)
         made = None if plan is None else read_document(plan, ("plan",))
+        loaded = _loaded(fleet, sku, made)
         if output is Picture.text and out is None:
             console.result(_text(loaded, made, plan, **console.look))
             return YES
@@ -74,6 +73,20 @@ def register(group: typer.Typer) -> None:
         if out is not None:
             console.note(f"fleet {loaded.name} drawn to {out}")
         return YES
+
+
+def _loaded(name: str, sku: str | None, plan: Document | None) -> Fleet:
+    """The fleet as the plan had it: with its card where no --sku is given, and with the links that it assumed."""
+    from fleet.host_return import assume_host_return
+    from fleet.load import find_text, is_native, load_fleet
+
+    asked = ((plan or {}).get("inputs") or {}).get("fleet") or {}
+    text = None
+    if sku is None and isinstance(asked.get("sku"), str):
+        text, _ = find_text(name)
+        sku = None if is_native(text) else asked["sku"]
+    fleet = load_fleet(name, text=text, sku=sku)
+    return assume_host_return(fleet) if asked.get("assume_host_return") is True else fleet
 
 
 def _written(output: Picture, fleet: Fleet, plan: Document | None, source: str | None) -> str:

@@ -38,8 +38,10 @@ def handoff_of(plan: Document, fleet: Fleet, source: str) -> Handoff:
     """The marks of a plan. DescriptionError where it was made for another fleet, or places nothing on this one."""
     made_for = (plan.get("inputs") or {}).get("fleet") or {}
     if made_for.get("digest") != fleet.digest:
+        card = made_for.get("sku")
         told = (
-            f"was made for the fleet {made_for.get('name')}, which is not this one ({fleet.name}): their digests differ"
+            f"was made for the fleet {made_for.get('name')}{f' with --sku {card}' if card else ''}, "
+            f"which is not this one ({fleet.name}): their digests differ"
         )
         raise DescriptionError.at(source, "inputs.fleet", f"{told}; show the fleet of the plan, or admit again")
     placement = plan.get("placement") or {}

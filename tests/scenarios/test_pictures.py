@@ -392,3 +392,36 @@ def test_the_drawings_of_the_docs_are_what_the_command_draws(name: str, ask: Ask
         plan.write_text(ask("admit", "--fleet", *asked, "-o", "json").out)
         more = ("--plan", str(plan))
     assert ask("fleet", "show", name, "-o", "svg", *more).out == (DRAWN / f"{name}.svg").read_text(encoding="utf-8")
+
+
+MATRIX = "\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n"
+MACHINE = """Memory HBM { capacity: 80 GiB, scope: device }
+Memory PEER_HBM { capacity: 80 GiB, scope: device }
+Topology Device {
+  memory: Memory::HBM
+  transfer Memory::CPU_DRAM -> Memory::HBM : 63 GB/s
+  transfer Memory::HBM -> Memory::PEER_HBM : 450 GB/s
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "flags"),
+    [("topo.txt", MATRIX, ["--sku", "rtx-3090"]), ("pair.vx", MACHINE, ["--assume-host-return"])],
+)
+def test_a_plan_brings_the_card_and_the_links_that_it_was_made_with(
+    name: str, text: str, flags: list[str], ask: Ask, tmp_path: Path
+):
+    """Such a plan was once refused as one of another fleet; for assumed links no flag of show could help."""
+    (tmp_path / name).write_text(text)
+    plan = tmp_path / "plan.json"
+    asked = ["--fleet", tmp_path / name, "--prompt-tokens", "5", "--steps", "9", *flags]
+    assert ask("admit", *asked, "--plan-out", plan).code == 0
+    for output in ("text", "svg", "mermaid", "json"):
+        shown = ask("fleet", "show", tmp_path / name, "--plan", plan, "-o", output)
+        assert shown.code == 0, shown.err
+        assert "KV" in shown.out
+    other = ask("fleet", "show", tmp_path / name, "--plan", plan, "--sku", "l40s")
+    if "--sku" in flags:
+        assert other.code == 2
+        assert "was made for the fleet nvidia-smi with --sku rtx-3090, which is not this one" in other.err
