@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 import numba
 from numba import types as _types
 
+from executor.kept import make_safe
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _uncached: list[str] = []
@@ -24,6 +26,7 @@ def compiled(function: F, **options: Any) -> F:
     except RuntimeError:
         kernel = numba.njit(cache=False, error_model="numpy", nogil=True, **options)(function)
         _uncached.append(function.__name__)
+    make_safe(kernel, _uncached.append)
     _forget_literals(kernel)
     return cast(F, kernel)
 
@@ -46,4 +49,4 @@ def cache_note() -> str | None:
     """One sentence where compiled code cannot be kept; None where it can."""
     if not _uncached:
         return None
-    return "no folder for compiled kernels is writable: they are compiled anew at each start; set NUMBA_CACHE_DIR"
+    return "no folder for compiled kernels can be written: they are compiled anew at each start; set NUMBA_CACHE_DIR"

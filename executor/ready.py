@@ -45,7 +45,7 @@ def _at_hand(function: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def is_kept(dispatcher: Any, signature: tuple[Any, ...]) -> bool:
-    """Whether numba's cache on disk holds this variant. False where that cannot be told.
+    """Whether numba's cache on disk holds this variant, undamaged. False where that cannot be told.
 
     numba has no public question for it; what is asked here is what its own look-up asks.
     """
@@ -53,7 +53,7 @@ def is_kept(dispatcher: Any, signature: tuple[Any, ...]) -> bool:
     file, key_of = getattr(cache, "_cache_file", None), getattr(cache, "_index_key", None)
     if file is None or key_of is None:
         return False
-    return key_of(signature, dispatcher.targetctx.codegen()) in file._load_index()
+    return file.load(key_of(signature, dispatcher.targetctx.codegen())) is not None
 
 
 def kernel_calls(*, draws: bool = False, packed: bool = False) -> list[Call]:

@@ -420,8 +420,11 @@ def check_pace(orders: Orders, path: Path, fast: bool, threads: int) -> None:
     """DescriptionError where a request cannot be run fast or by several threads: only compiled calls can, and fast only
     packed ones.
     """
-    if fast and not (path == "fused" and orders.workload.layout == LAYOUT):
+    if fast and orders.workload.layout != LAYOUT:
         raise DescriptionError.at("run", "fast", f"needs the layout {LAYOUT}; admit with --layout {LAYOUT}")
+    if fast and path != "fused":
+        told = "operations one by one have no fast mode; leave --path out"
+        raise DescriptionError.at("run", "fast", told)
     if threads != 1 and path != "fused":
         told = "operations one by one are not shared out; leave --path out, and attention on the device"
         raise DescriptionError.at("run", "threads", told)

@@ -205,6 +205,12 @@ def test_a_pace_that_nothing_here_has_is_refused_in_words(request_: dict[str, An
         _pace(orders, threads=2, path="dispatch")
 
 
+def test_fast_operation_by_operation_is_refused_by_what_would_mend_it() -> None:
+    orders = orders_for(embedded().model, steps=20, layout="packed16")
+    with pytest.raises(DescriptionError, match="have no fast mode; leave --path out"):
+        _pace(orders, fast=True, path="dispatch")
+
+
 def test_no_number_of_threads_is_refused_in_words() -> None:
     orders = orders_for(embedded().model, steps=20, layout="packed16")
     for threads in (0, -1, 257):
