@@ -13,12 +13,14 @@ from fleet.digest import fleet_digest
 from fleet.errors import DescriptionError, Fault
 from fleet.identity import natural_order, topology_id
 from fleet.lint import warnings_of
-from fleet.machine import UNKNOWN, Device, Figure, Fleet, Host, Link, Memory, PeerAccess, Quantity
+from fleet.machine import UNKNOWN, Device, Figure, Fleet, Host, Link, Memory, PeerAccess, Quantity, Switch
 from fleet.readers.named import check_card, doubts
 from fleet.readers.skus import Sku, find_sku
 from fleet.yaml_source import printable
 
 HOST = "host"
+NVSWITCH = "nvswitch"
+"""All NVSwitches of a node as one: a text may say that cards reach them, never which of them a copy takes."""
 MAX_FAULTS = 100
 """More are not collected: a text of another kind would give one a line."""
 
@@ -46,7 +48,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """What joins two ends (`gpu:0`, `host`), both ways alike but for `peer` and `peer_back`.
+    """What joins two ends (`gpu:0`, `host`, as `b` also NVSWITCH), both ways alike but for `peer` and `peer_back`.
 
     `rated` is False where the kind is a guess: then no rate is taken from the SKU.
     """
@@ -123,10 +125,13 @@ def build_fleet(
     for gpu in gpus:
         if frozenset((HOST, device_id(gpu.index))) not in linked:
             links += _slot(gpu, card, shown)
+    switched = min((pair.line for pair in pairs if pair.b == NVSWITCH), default=None)
+    switch = Switch(id=NVSWITCH, kind="nvlink", host=HOST, label="the NVSwitches of the node as one")
     fleet = Fleet(
         name=name,
         hosts=(Host(id=HOST, numa_nodes=numa_nodes, where=f"{shown}:1"),),
         devices=devices,
+        switches=() if switched is None else (replace(switch, where=f"{shown}:{switched}"),),
         links=tuple(sorted(links, key=lambda k: (natural_order(k.src), natural_order(k.dst), k.kind))),
         source=source,
     )
@@ -182,7 +187,9 @@ def _both_ways(pair: Pair, card: Sku | None, source: str) -> list[Link]:
     rate = pair.bandwidth if pair.bandwidth != UNKNOWN else _rate(pair, card)
     back = pair.peer if pair.peer_back is None else pair.peer_back
     # The latency of a card's slot is that of a copy to its host, not of one to another card.
-    known = card is not None and pair.rated and (pair.kind != "pcie" or HOST in (pair.a, pair.b))
+    # That of lanes is one from card to card: a way over a switch would count it twice.
+    whole = pair.b != NVSWITCH and (pair.kind != "pcie" or HOST in (pair.a, pair.b))
+    known = card is not None and pair.rated and whole
     latency = card.latencies.get(pair.kind, UNKNOWN) if card is not None and known else UNKNOWN
     return [
         Link(

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.identity import MAX_INDEX
-from fleet.machine import UNKNOWN
 from fleet.readers import Reading
 from fleet.readers.bridges import share_bridges
-from fleet.readers.building import HOST, Faults, Gpu, Pair, build_fleet, device_id
+from fleet.readers.building import HOST, NVSWITCH, Faults, Gpu, Pair, build_fleet, device_id
 from fleet.readers.pcie import NEARNESS, Slot, between, is_card, pcie_rate, rate_figure, slowest
 from fleet.readers.xml_source import Element, parse_xml, root_tag
 from fleet.yaml_source import printable
@@ -352,20 +351,28 @@ class _Links:
             for (kind, gpu), (count, line) in self.to_cpu.items()
         ]
         joined = {frozenset((pair.a, pair.b)) for pair in made}
+        switched = self.switched if len(self.switched) > 1 else {}
+        made += [
+            Pair(
+                a=device_id(card.index), b=NVSWITCH, kind="nvlink", count=switched[card.index], line=card.pci.line,
+                peer="direct",
+            )
+            for card in self.found.cards
+            if card.index in switched
+        ]  # fmt: skip
         for at, a in enumerate(self.found.cards):
             for b in self.found.cards[at + 1 :]:
-                if frozenset((device_id(a.index), device_id(b.index))) not in joined:
+                over_switch = a.index in switched and b.index in switched
+                if frozenset((device_id(a.index), device_id(b.index))) not in joined and not over_switch:
                     made.append(self._other(a, b))
         return made
 
     def _other(self, a: _Card, b: _Card) -> Pair:
-        """Through an NVSwitch when both have lanes to one, else over PCIe."""
-        lanes = min(self.switched.get(a.index, 0), self.switched.get(b.index, 0))
-        rate = UNKNOWN if lanes else rate_figure(between(a.slot, b.slot)[1], SPEED)
+        """Over PCIe: no lanes join the two, directly or by a switch."""
+        rate = rate_figure(between(a.slot, b.slot)[1], SPEED)
         return Pair(
-            a=device_id(a.index), b=device_id(b.index), kind="nvlink" if lanes else "pcie", count=lanes or 1,
-            line=a.pci.line, bandwidth=rate, peer="direct" if lanes else "unknown",
-        )  # fmt: skip
+            a=device_id(a.index), b=device_id(b.index), kind="pcie", line=a.pci.line, bandwidth=rate, peer="unknown"
+        )
 
 
 def _warnings(found: _System) -> list[str]:

@@ -155,11 +155,27 @@ def test_the_rate_of_a_slot_is_the_slowest_hop() -> None:
         assert any("PCIe rate unknown" in told for told in reading_of(text).warnings)
 
 
-def test_lanes_to_switches_join_every_pair_of_cards() -> None:
+def test_lanes_to_switches_are_links_with_a_switch_that_all_copies_of_a_card_share() -> None:
+    """They were once a mesh, in which a card could receive from every other at the full rate at once."""
     lanes = "".join(nvlink(f"0000:c{i}:00.0", "2", "0x068000") for i in range(6))
     text = system("".join(card(bus, f'<gpu dev="{i}">{lanes}</gpu>') for i, bus in enumerate((A, B, C))))
-    assert joined(fleet_of(text), "nvlink") == {"0-1": 12, "0-2": 12, "1-2": 12}
-    assert reading_of(text).notes["nvswitch_lanes"] == {0: 12, 1: 12, 2: 12}
+    reading = reading_of(text)
+    assert reading.notes["nvswitch_lanes"] == {0: 12, 1: 12, 2: 12}
+    fleet = fleet_of(text)
+    assert [(s.id, s.kind, s.host) for s in fleet.switches] == [("nvswitch", "nvlink", "host")]
+    links = {(k.src, k.dst): k for k in fleet.links if k.kind == "nvlink"}
+    assert set(links) == {way for i in range(3) for way in ((f"gpu:{i}", "nvswitch"), ("nvswitch", f"gpu:{i}"))}
+    assert {(k.count, k.peer_access, k.bandwidth.value) for k in links.values()} == {(12, "direct", None)}
+    assert not [k for k in fleet.links if k.src.startswith("gpu") and k.dst.startswith("gpu")]
+    known = read(text, "t", sku="a100-sxm-80").fleet
+    assert known is not None
+    assert {k.bandwidth.value for k in known.links if k.kind == "nvlink"} == {300 * 10**9}
+
+
+def test_one_card_with_lanes_to_a_switch_reaches_no_other_by_them() -> None:
+    text = system(card(A, f'<gpu dev="0">{nvlink("0000:c0:00.0", "2", "0x068000")}</gpu>') + card(B, "<gpu dev='1'/>"))
+    assert fleet_of(text).switches == ()
+    assert ways(fleet_of(text))["gpu:0", "gpu:1"][0] == "pcie"
 
 
 def test_lanes_to_a_cpu_are_a_link_with_the_host() -> None:
