@@ -28,7 +28,7 @@ from planner.predict import Prediction
 from planner.route import with_unknown_edges
 from planner.rows import Edge, Leg, Row
 from planner.shared_memory import shared_memories
-from planner.time_document import time_document
+from planner.time_document import time_document, untimed
 from planner.times import leg_time
 from planner.workers_json import not_run_words, part_document, workers_document
 
@@ -138,6 +138,8 @@ def plan_document(
         document["orders"] = orders_to_document(make_orders(admission))
     if admission.prediction is not None:
         document |= prediction_document(admission)
+        if admission.verdict == "refused":
+            document |= untimed(document)
     document["alternatives"] = alternatives + [
         {"reading": name} | _carried(prediction.rows, prediction.edges)
         for name, prediction in admission.readings.items()

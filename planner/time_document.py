@@ -24,6 +24,8 @@ def time_document(admission: Admission, rows: Sequence[Row]) -> Document:
     rates = admission.ask.pricing.rates
     if admission.verdict != "admitted" or admission.workload is None:
         words = f"{row_basis(rows, rates)}; ttft_s and tpot_s: not admitted, so no time"
+        if admission.verdict == "refused":
+            words = "refused: what is not admitted has no time"
         return {"ttft_s": None, "tpot_s": None, "basis": words, "rates": rates, "error": None}
     ask = admission.ask
     found = placement_time(ask.fleet, ask.model, admission.workload, ask.placement, rows, ask.pricing)
@@ -39,6 +41,29 @@ def time_document(admission: Admission, rows: Sequence[Row]) -> Document:
         "decode": _phase(found, "decode", found.decode), "used": [_used(used) for used in used_rates(found)],
         "left_out": LEFT_OUT,
     }  # fmt: skip
+
+
+_OF_TIME = ("bandwidth_bytes_per_s", "latency_s", "provenance", "verified", "basis", "error", "lower_bound")
+
+
+def untimed(document: Document) -> Document:
+    """`waybill`, `handoff` and `contention` of a refused plan: what would move, and no time of what will not."""
+    handoff = document.get("handoff")
+    return {
+        "waybill": [_untimed(row) for row in document["waybill"]],
+        "handoff": None if handoff is None else _untimed(handoff),
+        **({"contention": []} if "contention" in document else {}),
+    }
+
+
+def _untimed(part: Document) -> Document:
+    """A row, a leg or the handoff, legs included."""
+    kept = {name: value for name, value in part.items() if name not in _OF_TIME}
+    if "seconds" in kept:
+        kept["seconds"] = None
+    if kept.get("legs"):
+        kept["legs"] = [_untimed(leg) for leg in kept["legs"]]
+    return kept
 
 
 def _seconds(time: Time | None) -> float | None:

@@ -46,6 +46,8 @@ def _leg(leg: Document) -> tuple[str, bool]:
     rate, latency, stated = _number(leg.get("bandwidth_bytes_per_s")), _number(leg.get("latency_s")), leg.get("seconds")
     if rate is None or rate <= 0 or leg["bytes"] is None or leg["copies"] is None:
         why = "no link, and no rate of one" if leg.get("link") is None else "a rate on the way is unknown"
+        if leg.get("link") is not None and "bandwidth_bytes_per_s" not in leg and stated is None:
+            return f"{way} no time: the plan is refused", True
         return f"{way} unpriced: {why}", stated is None or "bandwidth_bytes_per_s" not in leg
     alpha = "" if latency is None else f"{leg['copies']:,} copies x {time_words(latency)} + "
     words = f"{way} {alpha}{leg['bytes']:,} B / {format_rate(int(rate))}{_origin(leg)} = {seconds_of(leg)}"

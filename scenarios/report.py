@@ -47,7 +47,7 @@ def plan_text(plan: Document, *, color: bool = False, width: int | None = None) 
         workers_block(plan.get("workers") or {}, paint),
         _memory(plan.get("memory") or [], paint),
         in_flight_block(plan.get("transfer") or {}, paint),
-        _waybill(plan.get("waybill") or [], paint, _no_way(plan)),
+        _waybill(plan.get("waybill") or [], paint, _no_way(plan), timed=plan["verdict"] != "refused"),
         edges_block(plan.get("edges") or [], paint),
         _contention(plan.get("contention") or [], paint),
         _summary(plan, paint),
@@ -68,6 +68,7 @@ def admissions_text(plans: list[Document], *, color: bool = False, width: int | 
     table = Table("Fleets", "verdict", "binding line", ">required", ">available", ">margin", ">handoff")
     for plan, row in zip(plans, map(admission_row, plans), strict=True):
         time = scored_time(row["handoff"]) if row["handoff"] else "none" if plan.get("passes") else "unpriced"
+        time = "-" if plan["verdict"] == "refused" and row["handoff"] else time
         short = (row["margin_bytes"] or 0) < 0
         table.add(
             row["fleet"] or "?", row["verdict"], row["binding"] or "-",
@@ -193,15 +194,15 @@ def _no_way(plan: Document) -> set[str]:
     return {"->".join(edge) if isinstance(edge, list) else str(edge) for edge in edges}
 
 
-def _waybill(rows: list[Document], paint: Paint, no_way: Collection[str] = ()) -> list[str]:
-    heading = time_heading(rows)
+def _waybill(rows: list[Document], paint: Paint, no_way: Collection[str] = (), *, timed: bool = True) -> list[str]:
+    heading = time_heading(rows) if timed else ""
     table = Table("Waybill", "tensor", "edge", "kind", ">bytes", ">copies", ">each pass", f">{heading}")
     for row in rows:
         per_pass = row.get("per_pass")
         each = f"{count_of(per_pass['bytes'])} B / {count_of(per_pass['copies'])}" if per_pass else ""
         table.add(
             row["phase"], row["tensor"], f"{row['src']} -> {row['dst']}", _kind(row, row.get("legs") or []),
-            format_bytes(row["bytes"]), count_of(row["copies"]), each, time_cell(row, heading),
+            format_bytes(row["bytes"]), count_of(row["copies"]), each, time_cell(row, heading) if timed else "",
         )  # fmt: skip
         legs = row.get("legs")
         if legs is None:
@@ -210,7 +211,7 @@ def _waybill(rows: list[Document], paint: Paint, no_way: Collection[str] = ()) -
         elif len(legs) > 1:
             for leg in legs:
                 ends = f"  {leg['src']} -> {leg['dst']}"
-                time = time_cell(leg, heading) if "seconds" in leg else ""
+                time = time_cell(leg, heading) if timed and "seconds" in leg else ""
                 table.add(
                     "", "", ends, _kind(leg, [leg]), format_bytes(leg["bytes"]), count_of(leg["copies"]), "", time
                 )
@@ -263,7 +264,8 @@ def _summary(plan: Document, paint: Paint) -> list[str]:
             way = "no way is declared" if _no_way(plan) & _ends_of(plan) else "the way is unknown"
             moved = f"{format_bytes(handoff['bytes'])} to move, {way}: copies unknown"
         exact = f", {format_bytes(handoff['payload_bytes'])} exact" if "payload_bytes" in handoff else ""
-        lines += paint.fold(f"Handoff     {moved}{exact}, {scored_time(handoff)}", 12)
+        time = "" if plan["verdict"] == "refused" else f", {scored_time(handoff)}"
+        lines += paint.fold(f"Handoff     {moved}{exact}{time}", 12)
     elif passes:
         lines.append("Handoff     none")
     if passes:

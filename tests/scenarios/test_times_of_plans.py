@@ -117,6 +117,20 @@ def test_what_is_not_admitted_has_no_time(tmp_path: Path, plan: Plan) -> None:
     assert unknown["time"]["ttft_s"] is None
 
 
+def test_a_refused_plan_tells_bytes_and_no_time_of_any_row(ask: Ask) -> None:
+    refused = make_plan(prepare(wanted_of("two-gpu-tight", {})))
+    granted = make_plan(prepare(wanted_of("two-gpu", {})))
+    assert refused["verdict"] == "refused"
+    parts = [*refused["waybill"], refused["handoff"], *(leg for row in refused["waybill"] for leg in row["legs"])]
+    assert all(part.get("seconds") is None for part in parts)
+    assert refused["time"]["basis"] == "refused: what is not admitted has no time"
+    assert [(row["bytes"], row["copies"]) for row in refused["waybill"]] == [
+        (row["bytes"], row["copies"]) for row in granted["waybill"]
+    ]
+    assert all(one.follows for one in explain(refused, None) if "time" in one.subject)
+    assert " us" not in ask("admit", "two-gpu-tight").out
+
+
 def test_passes_that_end_in_the_prompt_have_no_first_token_and_no_time_to_it(tmp_path: Path, plan: Plan) -> None:
     made = plan(machine(tmp_path), new_tokens=None, steps=4)
     assert (made["time"]["ttft_s"], made["time"]["tpot_s"]) == (None, None)
