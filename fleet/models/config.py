@@ -34,6 +34,7 @@ _TELLING = re.compile(
     r"|global_(head|key|num)|num_global|n_heads_in_group|attn_layer|expert_layer|recurrent|rwkv|altup|laurel|per_layer"
     r"|multi_query|parallel_attn|v_head_dim|value_head_dim|qk_rope|qk_nope|compress|quantiz|sparse_attention|num_kv_heads"
     r"|swa_|k_eq_v|double_wide|layers_block_type|engram|csa|hca"
+    r"|(^|_)bias$|bias_linear|qk_(layer)?norm|output_gate|^sliding_window$|^layer_types$|bidirectional|cla_|yoco"
 )
 # What routes, trains or shows, but keeps and stores nothing.
 _HARMLESS = re.compile(
@@ -92,8 +93,10 @@ class Config:
         return self.document.get(name)
 
     def number(self, name: str, *, least: int = 1) -> int | None:
-        """A whole number, None when left out or null (or wrong: a fault)."""
+        """A whole number: the field, else the library's where it is left out; None when null (or wrong: a fault)."""
         value = self.raw(name)
+        if name in self.defaults and name not in self.document:
+            value = self.taken[name] = self.defaults[name]
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):

@@ -15,6 +15,7 @@ from fleet.checkpoints.json_text import shorten
 from fleet.model import TensorSpec
 
 _MAX_PATTERNS = 4096
+_KV_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
 _PLAIN_PATTERN = re.compile(r"[A-Za-z0-9_.*\-]{1,256}")
 _LITERAL_RE = re.compile(r"(?:\.\*|\\\.|[A-Za-z0-9_\-.])*\$?")
 
@@ -53,7 +54,8 @@ def read_scheme(config: Any, beside: Any) -> tuple[Scheme | None, list[str], str
             words.append(f"quantization_config says {inner.title}, hf_quant_config.json says {found.title}")
         found, words = (inner, told + words) if found is None else (found, words)
         if kv_dtype is None and isinstance(config, dict):
-            kv_dtype = _kv_dtype(config.get("kv_cache_scheme"))
+            kv_dtype, told = _kv_dtype(config)
+            words = words + told
     return found, words, kv_dtype
 
 
@@ -74,10 +76,20 @@ def _of_config(config: Any) -> tuple[Scheme | None, list[str]]:
     return reader(config, ignore)
 
 
-def _kv_dtype(scheme: Any) -> str | None:
-    """The cache type that a `kv_cache_scheme` sets: eight bits of float, or nothing known."""
+def _kv_dtype(config: dict[str, Any]) -> tuple[str | None, list[str]]:
+    """The cache type that `kv_cache_scheme`, or modelopt's `kv_cache_quant_algo`, sets; words where it is not known."""
+    scheme, algorithm = config.get("kv_cache_scheme"), config.get("kv_cache_quant_algo")
     is_fp8 = isinstance(scheme, dict) and (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
-    return "fp8" if is_fp8 or scheme == "FP8" else None
+    found = {
+        ("FP8" if is_fp8 else scheme if isinstance(scheme, str) else None),
+        algorithm if isinstance(algorithm, str) else None,
+    }
+    found.discard(None)
+    if len(found) == 1 and (known := _KV_ALGORITHMS.get(next(iter(found)) or "")) is not None:
+        return known, []
+    given = {"kv_cache_scheme": scheme, "kv_cache_quant_algo": algorithm}
+    told = ", ".join(f"{name} {shorten(value)}" for name, value in given.items() if value)
+    return None, [f"the type of the cache is not understood: {told}"] if told else []
 
 
 def _patterns(config: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
@@ -167,7 +179,7 @@ def _modelopt(document: Any) -> tuple[Scheme | None, list[str], str | None]:
     if kv not in (None, "FP8", "NVFP4"):
         words.append(f"kv_cache_quant_algo {shorten(kv)} of hf_quant_config.json is not understood")
     scheme, told = (None, []) if words else _modelopt_inner(inner, ignore)
-    return scheme, words + told, {"FP8": "fp8", "NVFP4": "nvfp4"}.get(str(kv))
+    return scheme, words + told, _KV_ALGORITHMS.get(str(kv))
 
 
 def _modelopt_inner(inner: dict[str, Any], ignore: tuple[str, ...]) -> tuple[Scheme | None, list[str]]:

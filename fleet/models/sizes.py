@@ -78,12 +78,8 @@ def read_sizes(
     inner = cfg.count(hidden) if hidden else 0
     layers, heads = cfg.count("num_hidden_layers", layers), cfg.count("num_attention_heads")
     given_kv = cfg.number(kv)
-    if given_kv is None and "num_key_value_heads" in cfg.defaults and "num_key_value_heads" not in cfg.document:
-        given_kv = cfg.count("num_key_value_heads")
     kv_heads = heads if given_kv is None else given_kv
     head_dim = cfg.number(width)
-    if head_dim is None and "head_dim" in cfg.defaults and "head_dim" not in cfg.document:
-        head_dim = cfg.count("head_dim")
     vocab = cfg.count("vocab_size")
     source = width
     if head_dim is None:

@@ -10,6 +10,7 @@ from fleet.model import Model, TensorSpec
 from fleet.models.blueprint import Blueprint, Family, Row
 from fleet.models.config import Config
 from fleet.models.families import FAMILIES
+from fleet.models.left_out import LEFT_OUT
 from fleet.models.quantised import Scheme, misfit, read_scheme, stored
 from fleet.models.wrappers import NOT_PRICED, OF_WRAPPER, WRAPPERS, vision_rows
 
@@ -35,7 +36,7 @@ def understand(document: dict[str, Any], text: str, told: str, empty: Model, bes
         why = NOT_PRICED.get(inner if isinstance(inner, str) else "", NOT_PRICED.get(model_type, ""))
         words = f"family {kind} is not understood: KV and weights are not priced{why and ': ' + why}"
         return replace(empty, family=kind, unknown=(words, *_other_words(cfg, None)))
-    cfg.defaults = family.defaults
+    cfg.defaults = {**LEFT_OUT.get(family.model_type, {}), **family.defaults}
     plan = family.build(cfg)
     model = _model(cfg, family, plan, replace(empty, family=model_type), beside)
     cfg.raise_faults()

@@ -89,7 +89,7 @@ def test_biases_and_norms_follow_the_family(tmp_path):
     }
     assert added(tmp_path, model_type="qwen2", architectures=["Qwen2ForCausalLM"]) == qkv
     norms = {"self_attn.q_norm.weight": 8, "self_attn.k_norm.weight": 8}
-    assert added(tmp_path, model_type="qwen3", architectures=["Qwen3ForCausalLM"]) == norms
+    assert added(tmp_path, model_type="qwen3", architectures=["Qwen3ForCausalLM"], head_dim=8) == norms
 
 
 PLAIN = [family.model_type for family in dense.FAMILIES]
@@ -151,6 +151,12 @@ MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
         (MISTRAL | {"mlp_bias": True}, "mlp_bias true"),
         (QWEN2 | {"layer_types": ["full_attention"] * 4 + ["sliding_attention"]}, "sliding_attention"),
         (QWEN2 | {"attention_bias": False}, "attention_bias false"),
+        ({"qkv_bias": True}, "qkv_bias"),
+        ({"lm_head_bias": True}, "lm_head_bias"),
+        ({"use_qk_norm": True}, "use_qk_norm"),
+        ({"qk_layernorm": True}, "qk_layernorm"),
+        ({"attn_output_gate": True}, "attn_output_gate"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ],
 )
 def test_what_is_not_understood_is_said_and_not_priced(tmp_path, changes, said):
@@ -168,6 +174,7 @@ def test_what_is_not_understood_is_said_and_not_priced(tmp_path, changes, said):
         QWEN2 | {"use_sliding_window": True, "sliding_window": None},
         QWEN2 | {"layer_types": ["full_attention"] * 5},
         {"quantization_config": None, "num_local_experts": 0, "output_router_logits": False, "auto_map": {}},
+        {"qkv_bias": False, "use_qk_norm": False, "lm_head_bias": None},
         {"x": float("inf"), "y": float("nan"), "rope_scaling": {"factor": 8.0}},
     ],
 )

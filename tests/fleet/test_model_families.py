@@ -42,6 +42,59 @@ def loaded(tmp_path: Path, config: object):
     return load_model(str(path))
 
 
+LEFT_OUT_COUNTS = json.loads((Path(__file__).parent / "left_out_counts.json").read_text())
+
+
+@pytest.mark.parametrize(("name", "field"), [(n, f) for n, fields in LEFT_OUT_COUNTS.items() for f in fields])
+def test_a_size_that_is_left_out_is_the_librarys_and_told(tmp_path, name, field):
+    config = {key: value for key, value in COUNTS[name]["config"].items() if key != field}
+    said = LEFT_OUT_COUNTS[name][field]
+    model = loaded(tmp_path, config | said["with"])
+    buffers = sum(t.n_parameters for t in model.tensors if t.role == "buffer")
+    assert model.unknown == ()
+    assert model.parameters - buffers == said["parameters"]
+    is_told = any(f"leaves out {field}" in warning for warning in model.warnings)
+    assert is_told or field == "attention_bias"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("glm4_moe_lite", {"first_k_dense_replace": 2, "mlp_layer_types": None}, "first_k_dense_replace other than 1"),
+        ("mimo_v2_flash", {"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias"),
+        ("glm_moe_dsa", {"mlp_layer_types": ["dense"] * 3 + ["odd"]}, "mlp_layer_types other than"),
+    ],
+)
+def test_what_readers_of_a_config_disagree_on_is_unknown(tmp_path, name, changes, said):
+    config = COUNTS[name]["config"]
+    if "odd" in (changes.get("mlp_layer_types") or ()):
+        changes = {"mlp_layer_types": ["odd"] * config["num_hidden_layers"]}
+    model = loaded(tmp_path, config | changes)
+    assert any(said in word for word in model.unknown), model.unknown
+
+
+def test_layers_named_dense_against_the_count_of_dense_layers_are_refused(tmp_path):
+    config = COUNTS["deepseek_v3"]["config"]
+    listed = {"mlp_layer_types": ["sparse"] * config["num_hidden_layers"], "first_k_dense_replace": 1}
+    with pytest.raises(DescriptionError, match="contradicts first_k_dense_replace"):
+        loaded(tmp_path, config | listed)
+
+
+def test_the_qkv_bias_of_the_first_qwen_experts_can_be_switched_off(tmp_path):
+    config = COUNTS["qwen2_moe"]["config"]
+    with_bias, without = (loaded(tmp_path, config | {"qkv_bias": on}) for on in (True, False))
+    biases = sum(t.n_parameters for t in with_bias.tensors if t.role == "bias")
+    assert with_bias.parameters - without.parameters == biases > 0
+
+
+def test_command_r_plus_has_a_norm_of_its_own_for_each_head(tmp_path):
+    config = COUNTS["cohere"]["config"]
+    plain, normed = (loaded(tmp_path, config | {"use_qk_norm": on}) for on in (False, True))
+    more = normed.n_layers * (normed.n_heads + normed.n_kv_heads) * normed.head_dim
+    assert normed.unknown == ()
+    assert normed.parameters - plain.parameters == more
+
+
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameters_and_kinds_are_the_librarys(tmp_path, name):
     said = COUNTS[name]

@@ -219,7 +219,28 @@ def test_every_scheme_on_every_family_keeps_the_count_of_parameters(tmp_path, na
 def test_a_cache_type_is_read_also_where_the_weights_are_not_understood(tmp_path):
     scheme = {"num_bits": 8, "type": "float", "dynamic": False}
     other = {"quant_method": "compressed-tensors", "format": "float-quantized"}
-    for kv_scheme, dtype in ((scheme, "fp8"), ("FP8", "fp8"), (None, "bf16"), ({"num_bits": 4}, "bf16"), (3, "bf16")):
+    for kv_scheme, dtype in ((scheme, "fp8"), ("FP8", "fp8"), (None, "bf16")):
         model = loaded(tmp_path, "llama", other | {"kv_cache_scheme": kv_scheme})
         assert (model.kv_dtype, model.weights_bytes) == (dtype, None)
+        assert not any("type of the cache" in word for word in model.unknown)
+    inside = loaded(
+        tmp_path, "llama", {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}
+    )
+    assert inside.kv_dtype == "nvfp4"
     assert loaded(tmp_path, "deepseek_v3", FP8).kv_dtype == "bf16"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"kv_cache_scheme": {"num_bits": 8, "type": "int"}},
+        {"kv_cache_scheme": {"num_bits": 4}},
+        {"kv_cache_scheme": 3},
+        {"kv_cache_quant_algo": "INT3"},
+        {"kv_cache_scheme": "FP8", "kv_cache_quant_algo": "NVFP4"},
+    ],
+)
+def test_a_cache_type_that_is_not_understood_is_unknown_and_never_taken_as_the_weights_type(tmp_path, said):
+    model = loaded(tmp_path, "deepseek_v3", FP8 | said)
+    assert any("the type of the cache is not understood" in word for word in model.unknown)
+    assert model.weights_bytes is None

@@ -84,7 +84,6 @@ def test_the_window_is_the_configs_or_the_librarys_and_that_is_said(tmp_path):
         ("llama", {"sliding_window": 64}, "sliding window 64"),
         ("llama", {"layer_types": ["sliding_attention"] * LAYERS}, "sliding_attention"),
         ("qwen3", {"layer_types": ["sliding_attention"] * LAYERS, "sliding_window": 64}, "sliding_attention"),
-        ("cohere", {"use_qk_norm": True}, "use_qk_norm true"),
         ("seed_oss", {"attention_out_bias": True}, "attention_out_bias true"),
         ("gemma2", {"layer_types": ["sparse_attention"] * LAYERS}, "sparse_attention"),
         ("gemma2", {"layer_types": ["linear_attention"] * LAYERS}, "does not have"),

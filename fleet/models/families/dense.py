@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fleet.models.blueprint import Blueprint, Family, Row, attention, linear, norm, swiglu, whole
@@ -18,14 +18,17 @@ SANDWICH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_laye
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dense:
-    """How a dense family differs. `qkv_bias` None: as `attention_bias` says; `o_bias` None: as q, k, v.
+    """How a dense family differs. `qkv_bias` None: as `attention_bias` says (left out: `bias_default`); `o_bias` None:
+    as q, k, v.
 
     `harmless` fields change no byte; those of `off` must be false: what they switch on is not written down here.
-    `qk_norm`: None, `head` (one norm of head_dim) or `full` (all heads' width). `windows` is a rule of `read_windows`.
+    `qk_norm`: None, `head` (one norm of head_dim), `full` (all heads' width), `each` (a norm of its own for each
+    head), or `switch` (`each` where `use_qk_norm` says so). `windows` is a rule of `read_windows`.
     """
 
     tied: bool = False
     qkv_bias: bool | None = None
+    bias_default: bool = False
     o_bias: bool | None = None
     mlp_bias: bool = False
     qk_norm: str | None = None
@@ -54,6 +57,8 @@ def build(style: Dense, cfg: Config) -> Blueprint:
     if cfg.faults or plan.unknown:
         return plan
     plan.layers = attention_layers(cfg, sizes, windows)
+    if style.qk_norm == "switch":
+        style = replace(style, qk_norm="each" if cfg.flag("use_qk_norm", False) else None)
     layer = _layer_rows(style, sizes, qkv_bias, o_bias, mlp_bias)
     plan.rows = whole(sizes.dim, sizes.vocab, plan.tied, [layer] * sizes.layers)
     if style.mtp:
@@ -69,7 +74,7 @@ def _add_mtp(style: Dense, cfg: Config, plan: Blueprint, layer: CacheLayer) -> N
 
 
 def _biases(style: Dense, cfg: Config, plan: Blueprint) -> tuple[bool, bool, bool]:
-    default = style.qkv_bias is True
+    default = style.bias_default or style.qkv_bias is True
     attention_bias, mlp_bias = cfg.flag("attention_bias", default), cfg.flag("mlp_bias", False)
     if style.qkv_bias is not None and attention_bias is not style.qkv_bias:
         plan.unknown.append(f"attention_bias {str(attention_bias).lower()} is not understood in this family")
@@ -110,9 +115,14 @@ def _layer_rows(style: Dense, sizes: Sizes, qkv_bias: bool, o_bias: bool, mlp_bi
 
 
 def qk_norms(which: str | None, sizes: Sizes) -> list[Row]:
-    """The norms of queries and keys: none, of one head, or of all heads."""
+    """The norms of queries and keys: none, of one head, of all heads, or one of each head."""
     if which is None:
         return []
+    if which == "each":
+        return [
+            (f"self_attn.{n}_norm.weight", (h, sizes.head_dim), "norm", 1)
+            for n, h in (("q", sizes.heads), ("k", sizes.kv_heads))
+        ]
     widths = (sizes.head_dim, sizes.head_dim) if which == "head" else (sizes.q, sizes.kv)
     return norm("self_attn.q_norm", widths[0]) + norm("self_attn.k_norm", widths[1])
 
@@ -176,21 +186,22 @@ FAMILIES: tuple[Family, ...] = (
     _family("qwen3_vl_text", "Qwen3VLForCausalLM", Dense(qk_norm="head"), _LIBRARY),
     _family("granite", "GraniteForCausalLM", Dense(mlp_bias=True), _LIBRARY),
     _family(
-        "glm", "GlmForCausalLM", Dense(fused_mlp=True, o_bias=False), _LIBRARY, head_dim=128,
+        "glm", "GlmForCausalLM", Dense(fused_mlp=True, o_bias=False, bias_default=True), _LIBRARY, head_dim=128,
     ),
     _family(
         "glm4", "Glm4ForCausalLM",
         Dense(
-            fused_mlp=True, o_bias=False,
+            fused_mlp=True, o_bias=False, bias_default=True,
             norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
         ),
         _LIBRARY, head_dim=128,
     ),
     _family(
-        "seed_oss", "SeedOssForCausalLM", Dense(mlp_bias=True, o_bias=False, off=("attention_out_bias",)), _LIBRARY,
+        "seed_oss", "SeedOssForCausalLM",
+        Dense(mlp_bias=True, o_bias=False, bias_default=True, off=("attention_out_bias",)), _LIBRARY,
     ),
     _family(
-        "cohere", "CohereForCausalLM", Dense(tied=True, norms=("input_layernorm",), off=("use_qk_norm",)), _LIBRARY,
+        "cohere", "CohereForCausalLM", Dense(tied=True, norms=("input_layernorm",), qk_norm="switch"), _LIBRARY,
     ),
     _family(
         "cohere2", "Cohere2ForCausalLM",

@@ -79,7 +79,7 @@ def _linear_kinds(cfg: Config, plan: Blueprint, layers: int) -> list[str]:
 
 
 def _qwen(cfg: Config, *, fused: bool, sparse: bool, mtp: str = "") -> Blueprint:
-    has_dense = not sparse or cfg.has("intermediate_size")
+    has_dense = not sparse or cfg.has("intermediate_size") or "intermediate_size" in cfg.defaults
     sizes = read_sizes(cfg, hidden="intermediate_size" if has_dense else "moe_intermediate_size")
     plan = sizes.blueprint(cfg.tied(False))
     delta = _delta_layer(cfg, plan)

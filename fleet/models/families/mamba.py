@@ -61,6 +61,8 @@ def _nemotron_h(cfg: Config) -> Blueprint:
     sizes = read_sizes(cfg, hidden=hidden, width=width, layers=len(listed) if listed else None)
     plan = sizes.blueprint(cfg.tied(False))
     marks = _pattern(cfg, plan, sizes.layers)
+    if "-" in marks and hidden != "intermediate_size" and not plan.unknown:
+        cfg.fault("intermediate_size", "is missing, but hybrid_override_pattern has MLP layers; give it")
     mixer = Mamba2(
         heads=cfg.count("mamba_num_heads"), width=cfg.count("mamba_head_dim"), state=cfg.count("ssm_state_size"),
         groups=cfg.count("n_groups"), kernel=cfg.count("conv_kernel"), conv_bias=cfg.flag("use_conv_bias", True),

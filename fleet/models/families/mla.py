@@ -114,9 +114,12 @@ def _feed_forwards(
     sparse = sparse + experts(dim, width, count)
     sparse += swiglu(dim, shared, name="mlp.shared_experts") if shared else []
     listed = cfg.words("mlp_layer_types", layers)
-    if listed is not None:
-        return [dense if word == "dense" else sparse for word in listed]
-    return [dense if index < first else sparse for index in range(layers)]
+    by_count = ["dense" if index < first else "sparse" for index in range(layers)]
+    if listed is not None and set(listed) - {"dense", "sparse"}:
+        plan.unknown.append("mlp_layer_types other than dense and sparse are not understood")
+    elif listed is not None and cfg.has("first_k_dense_replace") and listed != by_count:
+        cfg.fault("mlp_layer_types", f"contradicts first_k_dense_replace {first:,}; correct one")
+    return [dense if word == "dense" else sparse for word in listed or by_count]
 
 
 def _attentions(
@@ -178,6 +181,14 @@ def _deepseek_v32(cfg: Config) -> Blueprint:
     return _deepseek(cfg, indexed=True)
 
 
+def _glm4_lite(cfg: Config) -> Blueprint:
+    plan = _deepseek(cfg)
+    if not cfg.has("mlp_layer_types") and cfg.number("first_k_dense_replace", least=0) != 1:
+        # The library reads mlp_layer_types alone and else has one dense layer; vLLM reads the number.
+        plan.unknown.append("first_k_dense_replace other than 1 without mlp_layer_types: readers of it disagree")
+    return plan
+
+
 _CONFIGS = "published configs and totals"
 _DEEPSEEK = "DeepseekV3ForCausalLM"
 
@@ -204,7 +215,7 @@ FAMILIES: tuple[Family, ...] = (
         words="layers that share an index keep no key",
     ),
     Family(
-        model_type="glm4_moe_lite", architectures=("Glm4MoeLiteForCausalLM",), build=_deepseek,
+        model_type="glm4_moe_lite", architectures=("Glm4MoeLiteForCausalLM",), build=_glm4_lite,
         checked="the library's count of small configs", kinds="mla",
     ),
 )  # fmt: skip

@@ -70,7 +70,7 @@ def qwen_experts(cfg: Config, dim: int, *, shared: bool) -> list[Row]:
 def _qwen(cfg: Config, *, shared: bool, qk_norm: str | None) -> Blueprint:
     sizes = read_sizes(cfg)
     plan = sizes.blueprint(cfg.tied(False))
-    bias = True if shared else cfg.flag("attention_bias", False)
+    bias = cfg.flag("qkv_bias", True) if shared else cfg.flag("attention_bias", False)
     rows = attention(sizes.dim, sizes.q, sizes.kv, sizes.kv, qkv_bias=bias, o_bias=bias and not shared)
     rows += qk_norms(qk_norm, sizes)
     sparse = _pre(sizes.dim, rows, qwen_experts(cfg, sizes.dim, shared=shared))
@@ -267,7 +267,7 @@ def _mimo_v2(cfg: Config) -> Blueprint:
     if cfg.number("n_shared_experts", least=0):
         plan.unknown.append("a shared expert is not understood in this family")
     sparse = _mimo_sparse(cfg, layers)
-    by_kind = {kind: _mimo_attention(cfg, dim, kind, windows[1]) for kind in dict.fromkeys(windows[0])}
+    by_kind = {kind: _mimo_attention(cfg, plan, dim, kind, windows[1]) for kind in dict.fromkeys(windows[0])}
     if cfg.faults or plan.unknown:
         return plan
     plan.layers = tuple(by_kind[kind][0] for kind in windows[0])
@@ -300,7 +300,7 @@ def _mimo_sparse(cfg: Config, layers: int) -> list[bool]:
     return [bool(mark) for mark in marks]
 
 
-def _mimo_attention(cfg: Config, dim: int, kind: str, window: int) -> tuple[CacheLayer, list[Row]]:
+def _mimo_attention(cfg: Config, plan: Blueprint, dim: int, kind: str, window: int) -> tuple[CacheLayer, list[Row]]:
     prefix = "swa_" if kind == "sliding" else ""
     fields = {
         name: f"{prefix}{name}" if cfg.has(f"{prefix}{name}") else name
@@ -312,6 +312,8 @@ def _mimo_attention(cfg: Config, dim: int, kind: str, window: int) -> tuple[Cach
     bias = cfg.flag("attention_bias", False)
     rows = attention(dim, heads * dk, kv * dk, kv * dv, o_in=heads * dv, qkv_bias=bias)
     if cfg.flag(f"add_{'swa' if prefix else 'full'}_attention_sink_bias", kind == "sliding"):
+        if kind == "full":
+            plan.unknown.append("add_full_attention_sink_bias true: readers of it disagree")
         rows.append(("self_attn.attention_sink_bias", (heads,), "bias", 1))
     names = (("nk", fields["num_key_value_heads"]), ("dk", fields["head_dim"]), ("dv", fields["v_head_dim"]))
     sources = tuple((symbol, cfg.path(field)) for symbol, field in names)
@@ -362,7 +364,6 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         model_type="glm4_moe", architectures=("Glm4MoeForCausalLM",), build=_glm4_moe, checked=_CONFIGS, kinds="full",
-        defaults={"head_dim": 128},
     ),
     Family(
         model_type="llama4_text", architectures=("Llama4ForCausalLM",), build=_llama4, checked=_CONFIGS,
