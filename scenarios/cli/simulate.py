@@ -1,0 +1,65 @@
+"""`kvwaybill simulate`: requests over time on the fleet model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from scenarios.cli import options as opt
+from scenarios.cli.console import Console
+from scenarios.cli.frame import NO, YES, Format, FormatOption, command
+
+TraceOption = Annotated[
+    str | None, typer.Option("--trace", metavar="FILE", help="Requests of a trace, in place of the scenario's.")
+]
+RecordsOut = Annotated[
+    str | None, typer.Option("--records-out", metavar="FILE.jsonl", help="Write a record of each request here.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @command(app, "simulate")
+    def simulate(
+        console: Console,
+        scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Simulation file, or shipped name.")],
+        trace: TraceOption = None,
+        fleet: Annotated[str | None, typer.Option("--fleet", help="Another fleet.")] = None,
+        model: Annotated[str | None, typer.Option("--model", help="Another model.")] = None,
+        seed: Annotated[int | None, typer.Option("--seed", min=0, help="Another seed of drawn requests.")] = None,
+        records_out: RecordsOut = None,
+        output: FormatOption = Format.text,
+    ) -> int:
+        """Requests over time: latencies, goodput under SLOs, bytes by edge. 0 simulated, 1 refused by admission.
+
+        A simulation file names pools of prefill and decode devices and the requests: docs/simulation.md.
+        """
+        from dataclasses import replace
+
+        from scenarios.simulation.read_spec import load_spec
+        from scenarios.simulation.run import refusal_text, run_spec
+
+        if records_out is not None:
+            opt.check_out("--records-out", records_out)
+        spec = load_spec(scenario)
+        given: dict[str, Any] = {"fleet": fleet, "model": model, "seed": seed, "trace": trace}
+        spec = replace(spec, **{name: value for name, value in given.items() if value is not None})
+        done = run_spec(spec, console.note)
+        if done.document is None:
+            console.result(refusal_text(done.plant))
+            return NO
+        if records_out is not None:
+            from scenarios.documents import write_text
+            from scenarios.simulation.records import records
+
+            write_text(records_out, "".join(records(done.plant, done.traffic, done.outcome)))
+            console.note(f"records written to {records_out}")
+        if output is Format.json:
+            console.document(done.document)
+        else:
+            from scenarios.simulation.text import simulation_text
+
+            console.result(simulation_text(done.document, **console.look))
+        return YES

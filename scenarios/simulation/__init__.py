@@ -1,0 +1,1 @@
+"""Requests over time on the planner's machine graph, admission and bytes."""

@@ -1,0 +1,176 @@
+"""Kernels: KV blocks of a worker, and prefix blocks that outlive their request and are found again by their hash.
+
+A prefix block that nobody uses counts as room: the one unused longest goes first. Blocks of one prompt are let go from
+its end, so that the beginning, which others share, stays longest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.simulation.columns import DB, EVICTABLE, FREE, LRU_HEAD, LRU_TAIL, MAT, PB, PEAK, PREFILL
+from scenarios.simulation.jit import inner
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+ceil = inner(_ceil)
+
+
+def _lru_remove(s: Any, w: int, h: int) -> None:
+    a, b = s.lru_prev[w, h], s.lru_next[w, h]
+    if a < 0:
+        s.V[w, LRU_HEAD] = b
+    else:
+        s.lru_next[w, a] = b
+    if b < 0:
+        s.V[w, LRU_TAIL] = a
+    else:
+        s.lru_prev[w, b] = a
+    s.V[w, EVICTABLE] -= 1
+
+
+lru_remove = inner(_lru_remove)
+
+
+def _lru_append(s: Any, w: int, h: int) -> None:
+    tail = s.V[w, LRU_TAIL]
+    s.lru_prev[w, h] = tail
+    s.lru_next[w, h] = -1
+    if tail < 0:
+        s.V[w, LRU_HEAD] = h
+    else:
+        s.lru_next[w, tail] = h
+    s.V[w, LRU_TAIL] = h
+    s.V[w, EVICTABLE] += 1
+
+
+lru_append = inner(_lru_append)
+
+
+def _room(c: Any, s: Any, w: int) -> int:
+    """Blocks that can be had: free ones, and prefix blocks that nobody uses."""
+    if c.hash_tokens == 0:
+        return int(s.V[w, FREE])
+    return int(s.V[w, FREE] + s.V[w, EVICTABLE] * (c.hash_tokens // c.block))
+
+
+room = inner(_room)
+
+
+def _take(c: Any, s: Any, w: int, n: int) -> None:
+    """Uses n blocks that are there. Prefix blocks that nobody uses count as room."""
+    s.V[w, FREE] -= n
+    s.V[w, PEAK] = max(s.V[w, PEAK], c.blocks[w] - room(c, s, w))
+
+
+take = inner(_take)
+
+
+def _make_room(c: Any, s: Any, w: int, n: int) -> None:
+    """Lets prefix blocks go until n blocks are free; there is room for them."""
+    while s.V[w, FREE] < n:
+        h = s.V[w, LRU_HEAD]
+        lru_remove(s, w, h)
+        s.ref[w, h] = -1
+        s.V[w, FREE] += c.hash_tokens // c.block
+
+
+make_room = inner(_make_room)
+
+
+def _matched(c: Any, s: Any, w: int, r: int) -> int:
+    """Prefix blocks of a request that a worker has, from the beginning; one token at least is left to compute."""
+    if c.hash_tokens == 0 or not c.role[w] & PREFILL:
+        return 0
+    first = c.hash_at[r]
+    most = min(c.hash_at[r + 1] - first, (c.prompt[r] - 1) // c.hash_tokens)
+    n = 0
+    while n < most and s.ref[w, c.hashes[first + n]] >= 0:
+        n += 1
+    return int(n)
+
+
+matched = inner(_matched)
+
+
+def _pin(c: Any, s: Any, w: int, r: int, first: int, end: int) -> None:
+    for i in range(c.hash_at[r] + first, c.hash_at[r] + end):
+        h = c.hashes[i]
+        if s.ref[w, h] == 0:
+            lru_remove(s, w, h)
+        s.ref[w, h] += 1
+
+
+pin = inner(_pin)
+
+
+def _admit_blocks(c: Any, s: Any, w: int, r: int, tokens: int) -> int:
+    """Takes the blocks of `tokens`, less those of a known prefix: the tokens found, or -1 where there is no room."""
+    found = matched(c, s, w, r)
+    each = c.hash_tokens // c.block
+    need = ceil(tokens, c.block) - found * each
+    idle = 0
+    for i in range(c.hash_at[r], c.hash_at[r] + found):
+        idle += s.ref[w, c.hashes[i]] == 0
+    if room(c, s, w) - idle * each < need:
+        return -1
+    pin(c, s, w, r, 0, found)
+    s.R[r, MAT] = found
+    make_room(c, s, w, need)
+    take(c, s, w, need)
+    s.R[r, PB if c.role[w] == PREFILL else DB] = need
+    return int(found * c.hash_tokens)
+
+
+admit_blocks = inner(_admit_blocks)
+
+
+def _held(c: Any, s: Any, r: int) -> int:
+    """Blocks that a request has where it decodes: its own, and those of the prefix that it shares."""
+    if c.hash_tokens == 0:
+        return int(s.R[r, DB])
+    return int(s.R[r, DB] + s.R[r, MAT] * (c.hash_tokens // c.block))
+
+
+held = inner(_held)
+
+
+def _share_prefix(c: Any, s: Any, w: int, r: int) -> None:
+    """What a request computed becomes known by its hashes; a copy of what another put there first is dropped."""
+    if c.hash_tokens == 0:
+        return
+    each, column = c.hash_tokens // c.block, PB if c.role[w] == PREFILL else DB
+    end = min(c.hash_at[r + 1] - c.hash_at[r], c.prompt[r] // c.hash_tokens)
+    for i in range(s.R[r, MAT], end):
+        h = c.hashes[c.hash_at[r] + i]
+        s.R[r, column] -= each
+        if s.ref[w, h] < 0:
+            s.ref[w, h] = 1
+        else:
+            pin(c, s, w, r, i, i + 1)
+            s.V[w, FREE] += each
+    s.R[r, MAT] = max(end, s.R[r, MAT])
+
+
+share_prefix = inner(_share_prefix)
+
+
+def _release(c: Any, s: Any, w: int, r: int) -> None:
+    """All that a request holds on a worker."""
+    column = PB if c.role[w] == PREFILL else DB
+    s.V[w, FREE] += s.R[r, column]
+    s.R[r, column] = 0
+    if c.hash_tokens == 0 or not c.role[w] & PREFILL:
+        return
+    for i in range(c.hash_at[r] + s.R[r, MAT] - 1, c.hash_at[r] - 1, -1):
+        h = c.hashes[i]
+        s.ref[w, h] -= 1
+        if s.ref[w, h] == 0:
+            lru_append(s, w, h)
+    s.R[r, MAT] = 0
+
+
+release = inner(_release)

@@ -1,0 +1,115 @@
+"""The arrays of the event loop: what each column holds. Times are whole picoseconds, bytes and blocks whole numbers.
+
+A request is a row of `R`, a worker a row of `V`. Rows keep what belongs together in one line of the processor's cache;
+named columns keep the kernels readable. `Config` never changes in a run, `State` is all that does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+NEVER = 2**62
+"""A time that does not come; also the bound that every scaled time stays below."""
+
+# Roles of workers, as bits.
+PREFILL, DECODE, BOTH = 1, 2, 3
+
+# Routing: how the worker of a phase is chosen.
+ROUND_ROBIN, LEAST_LOADED, SAME_DOMAIN, PREFIX_AWARE = 0, 1, 2, 3
+
+# How handoffs share a link.
+QUEUE, FAIR = 0, 1
+
+# Columns of a request.
+ST, PW, DW, DONE, TGT, GEN, KV, PB, DB, MAT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+CHUNK, TRIES, PREEMPTED, REDONE, LEG, EARLY, FLOW = 10, 11, 12, 13, 14, 15, 16
+TLAST, TADM, TPEND, THS, THE, TFIRST, TDONE = 17, 18, 19, 20, 21, 22, 23
+REM, SETTLED, SLOW, TLAYER = 24, 25, 26, 27
+REQUEST_COLUMNS = 28
+
+# States of a request.
+NEW, WAITING, PREFILLING, RESERVING, MOVING, READY, DECODING = 0, 1, 2, 3, 4, 5, 6
+OUSTED, RECOMPUTING, FINISHED, REFUSED, NO_PREFILL, NO_DECODE = 7, 8, 9, 10, 11, 12
+
+# Columns of a worker. J*: the stretch of steps under way, in units of 1/Q ps but for JS.
+UP, NRUN, FREE, INFLIGHT, TOKENS, NREQ, JS, JR, JX, JA, JINC, JK = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+PEAK, BUSY, STEPS, OUSTINGS, LRU_HEAD, LRU_TAIL, EVICTABLE, COMPUTED, HITS = 12, 13, 14, 15, 16, 17, 18, 19, 20
+JD = 21
+WORKER_COLUMNS = 22
+
+# Columns of the coefficients of a worker's step time (see `costs.py`), in units of 1/Q ps.
+FIXED, WC, W0, WR, HC, H0, ACP, ACD, AB, UP0, UP1, DN0, DN1 = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+COST_COLUMNS = 13
+
+# Queues of a worker.
+NEWCOMERS, ARRIVED, RETURNING = 0, 1, 2
+
+# Counters.
+HEAP_SIZE, NEXT_ARRIVAL, NEXT_OUTAGE, EVENTS, N_ITL, RR_PREFILL, RR_DECODE, N_FLOWS = 0, 1, 2, 3, 4, 5, 6, 7
+IN_SYSTEM, LAST_TIME, LOST_MOVES, N_WAKE = 8, 9, 10, 11
+COUNTERS = 12
+
+
+class Config(NamedTuple):
+    """What a run is given. N requests in the order of arrival, W workers (prefill before decode), L links."""
+
+    arrival: Any  # (N,) ps, sorted
+    prompt: Any  # (N,) tokens
+    out: Any  # (N,) new tokens, the first of which prefill makes
+    hash_at: Any  # (N + 1,) offsets into hashes
+    hashes: Any  # ids 0 .. H-1 of prefix blocks of `hash_tokens` tokens
+    role: Any  # (W,)
+    q: Any  # (W,) Q: units of a picosecond
+    cost: Any  # (W, COST_COLUMNS)
+    blocks: Any  # (W,) KV blocks
+    max_seqs: Any  # (W,) requests that run at once
+    budget: Any  # (W,) tokens of one step
+    domain: Any  # (W,)
+    prefill_pool: Any  # worker ids
+    decode_pool: Any  # worker ids
+    pair: Any  # (W, W) -> way, -1: none
+    way_at: Any  # (ways + 1,) offsets into legs
+    leg_q: Any  # (legs,)
+    leg_fixed: Any  # (legs,) units of 1/leg_q ps
+    leg_each: Any  # (legs,) the same a unit of transfer
+    link_at: Any  # (legs + 1,) offsets into leg_links
+    leg_links: Any  # link ids
+    leg_ratio: Any  # rate of the leg over rate of the link, in 1/1024, rounded up
+    outage_time: Any  # (O,) ps, sorted
+    outage_worker: Any  # (O,)
+    outage_up: Any  # (O,) 1: it is back
+    n_links: int
+    block: int  # tokens of a KV block
+    hash_tokens: int  # tokens of a prefix block, 0: no reuse
+    by_blocks: int  # 1: a unit of transfer is a block, 0: a token
+    share: int  # QUEUE or FAIR
+    pull: int  # 1: fetched when a slot is free
+    layers: int  # > 0: handed over layer by layer
+    route_prefill: int
+    route_decode: int
+
+
+class State(NamedTuple):
+    """What a run changes."""
+
+    R: Any  # (N, REQUEST_COLUMNS)
+    V: Any  # (W, WORKER_COLUMNS)
+    run: Any  # (W, most max_seqs) requests, in the order of admission
+    nxt: Any  # (N,) the next in a queue
+    qhead: Any  # (3, W + 2); columns W and W + 1: no prefill, no decode worker is up
+    qtail: Any
+    qlen: Any
+    heap: Any  # slots: request ids for moves, N + w for steps
+    pos: Any  # (N + W,) place in the heap, -1
+    key: Any  # (N + W,) time
+    link_free: Any  # (L,) queue: until when a link is taken
+    link_flows: Any  # (L,) fair share: flows on it
+    link_busy: Any  # (L,) ps
+    flows: Any  # (N,) requests whose handoff is under way, fair share
+    ref: Any  # (W, H) users of a prefix block, -1: not there
+    lru_prev: Any  # (W, H)
+    lru_next: Any  # (W, H)
+    wake: Any  # (W,) idle workers for which something changed in this event
+    itl: Any  # (buffer, 5): first gap, growth a step, steps, tokens a step, units of a ps
+    area: Any  # (1,) float: requests in the system times ps
+    g: Any  # (COUNTERS,)

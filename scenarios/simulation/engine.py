@@ -1,0 +1,89 @@
+"""A run of the event loop: arrays in, arrays out; `columns.py` says what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scenarios.simulation import columns as col
+
+GAPS = 1 << 16
+SLICE = 1 << 20
+"""Events between two looks at the outside (Ctrl-C, progress)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a run leaves. `requests` (N, REQUEST_COLUMNS) and `workers` (W, WORKER_COLUMNS) of int64; times in ps.
+
+    `gaps` (n, 5): stretches of gaps between tokens (first, growth a step, steps, tokens a step, units of a ps).
+    """
+
+    requests: Any
+    workers: Any
+    link_busy: Any
+    gaps: Any
+    counters: Any
+    area: float
+
+
+def new_state(config: col.Config) -> col.State:
+    """The state before the first event: all workers up and empty."""
+    n, w = len(config.arrival), len(config.role)
+    hashes = int(config.hashes.max()) + 1 if len(config.hashes) else 0
+    requests = np.zeros((n, col.REQUEST_COLUMNS), np.int64)
+    for column in (col.PW, col.DW, col.TLAST, col.TADM, col.TPEND, col.THS, col.THE, col.TFIRST, col.TDONE):
+        requests[:, column] = -1
+    workers = np.zeros((w, col.WORKER_COLUMNS), np.int64)
+    workers[:, col.UP] = 1
+    workers[:, col.FREE] = config.blocks
+    workers[:, (col.LRU_HEAD, col.LRU_TAIL)] = -1
+    by_hash = (w, hashes)
+    queues = (3, w + 2)
+    return col.State(
+        R=requests, V=workers, run=np.zeros((w, int(config.max_seqs.max())), np.int64),
+        nxt=np.full(n, -1, np.int64), qhead=np.full(queues, -1, np.int64), qtail=np.full(queues, -1, np.int64),
+        qlen=np.zeros(queues, np.int64), heap=np.zeros(n + w, np.int64), pos=np.full(n + w, -1, np.int64),
+        key=np.zeros(n + w, np.int64), link_free=np.zeros(config.n_links, np.int64),
+        link_flows=np.zeros(config.n_links, np.int64), link_busy=np.zeros(config.n_links, np.int64),
+        flows=np.zeros(n if config.share == col.FAIR else 1, np.int64), ref=np.full(by_hash, -1, np.int32),
+        lru_prev=np.full(by_hash, -1, np.int32), lru_next=np.full(by_hash, -1, np.int32),
+        wake=np.zeros(2 * w + 2, np.int64), area=np.zeros(1),
+        itl=np.zeros((GAPS + int(config.max_seqs.max()), 5), np.int64),
+        g=np.zeros(col.COUNTERS, np.int64),
+    )  # fmt: skip
+
+
+def too_large(config: col.Config) -> Any:
+    """(N,) True for requests whose cache no worker of a phase, or no pair of workers, could ever hold."""
+    first = -(-config.prompt // config.block)
+    whole = -(-(config.prompt + config.out - 1) // config.block)
+    aggregated = bool((config.role[config.prefill_pool] == col.BOTH).all())
+    if aggregated:
+        return whole > config.blocks[config.prefill_pool].max()
+    over = (whole > config.blocks[config.decode_pool].max()) & (config.out > 1)
+    return over | (first > config.blocks[config.prefill_pool].max())
+
+
+def simulate(config: col.Config, progress: Callable[[int, int], None] | None = None) -> Outcome:
+    """Runs until no event is left. `progress` is told (requests arrived, requests) now and then."""
+    from scenarios.simulation.loop import advance
+
+    state = new_state(config)
+    state.R[too_large(config), col.ST] = col.REFUSED
+    gaps = []
+    done = False
+    while not done:
+        done = advance(config, state, SLICE)
+        held = int(state.g[col.N_ITL])
+        gaps.append(state.itl[:held].copy())
+        state.g[col.N_ITL] = 0
+        if progress is not None:
+            progress(int(state.g[col.NEXT_ARRIVAL]), len(config.arrival))
+    return Outcome(
+        requests=state.R, workers=state.V, link_busy=state.link_busy, gaps=np.concatenate(gaps), counters=state.g,
+        area=float(state.area[0]),
+    )  # fmt: skip

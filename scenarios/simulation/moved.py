@@ -1,0 +1,93 @@
+"""Bytes that handoffs moved: by pair, by physical edge, over time. Sums of the planner's rows, unit by unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.simulation import columns as col
+from scenarios.simulation.engine import Outcome
+from scenarios.simulation.plant import Plant
+from scenarios.simulation.traffic import PICOSECONDS, Traffic
+
+Document = dict[str, Any]
+BINS = 20
+"""Equal parts of the duration, for bytes over time."""
+
+
+def units_of(plant: Plant, traffic: Traffic) -> Any:
+    """Units of transfer of each request: tokens of its prompt, or whole blocks."""
+    return -(-traffic.prompt // plant.spec.block_tokens) if plant.spec.extent == "blocks" else traffic.prompt
+
+
+def _by_pair(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[tuple[str, str, Any]]:
+    """(prefill, decode, requests) of the handoffs that were completed, pair by pair. Each request's last one counts."""
+    import numpy as np
+
+    r, names = outcome.requests, plant.device_of
+    moved = np.flatnonzero(r[:, col.THE] >= 0)
+    code = r[moved, col.PW] * len(names) + r[moved, col.DW]
+    order = np.argsort(code, kind="stable")
+    keys, starts = np.unique(code[order], return_index=True)
+    groups = np.split(moved[order], starts[1:]) if len(keys) else []
+    return [
+        (names[int(key) // len(names)], names[int(key) % len(names)], group)
+        for key, group in zip(keys, groups, strict=True)
+    ]
+
+
+def handoffs(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[Document]:
+    """Count, bytes and copies of completed handoffs by pair of devices: one traversal each, as rows count."""
+    units = units_of(plant, traffic)
+    rows = []
+    for p, d, group in _by_pair(plant, traffic, outcome):
+        first = [leg for leg in plant.ways.ways[plant.ways.pair[p, d]] if leg.src == p]
+        n = int(units[group].sum())
+        rows.append({"src": p, "dst": d, "count": len(group), "bytes": n * sum(leg.bytes_each for leg in first)})
+    return rows
+
+
+def edges(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> list[Document]:
+    """Bytes and copies of each physical edge, and over time in equal parts of the duration.
+
+    Over time a handoff's bytes are spread evenly from its first byte to its last. `utilisation` is the time that the
+    legs would take alone, over the duration: what links were taken for.
+    """
+    import numpy as np
+
+    units = units_of(plant, traffic)
+    found: dict[tuple[str, str, str], Any] = {}
+    for p, d, group in _by_pair(plant, traffic, outcome):
+        n = int(units[group].sum())
+        spread = None
+        for leg in plant.ways.ways[plant.ways.pair[p, d]]:
+            if spread is None:
+                spread = _spread(outcome.requests[group], units[group], last)
+            row = found.setdefault((leg.src, leg.dst, leg.kind), [0, 0, 0.0, np.zeros(BINS)])
+            row[0] += n * leg.bytes_each
+            row[1] += leg.copies_fixed * len(group) + leg.copies_each * n
+            row[2] += float(leg.fixed * len(group) + leg.each * n)
+            row[3] += spread * leg.bytes_each
+    return [
+        {
+            "src": src, "dst": dst, "kind": kind, "bytes": row[0], "copies": row[1],
+            "utilisation": row[2] / last if last else 0.0, "bytes_per_s_over_time": _rates(row[3], last),
+        }
+        for (src, dst, kind), row in sorted(found.items())
+    ]  # fmt: skip
+
+
+def _spread(requests: Any, units: Any, last: int) -> Any:
+    """Units that pass in each part of the duration."""
+    import numpy as np
+
+    bounds = np.linspace(0, max(last, 1), BINS + 1)
+    begin, end = requests[:, col.THS].astype(np.float64), requests[:, col.THE].astype(np.float64)
+    took = np.maximum(end - begin, 1.0)
+    gone = [float((np.clip((bound - begin) / took, 0, 1) * units).sum()) for bound in bounds]
+    gone[-1] = float(units.sum())
+    return np.diff(gone)
+
+
+def _rates(parts: Any, last: int) -> list[float]:
+    each = last / PICOSECONDS / BINS
+    return [round(float(part) / each) if each else 0.0 for part in parts]

@@ -1,0 +1,66 @@
+"""A simulation from its spec to its summary: files, admission, requests, event loop, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.checkpoints import load_model
+from fleet.errors import DescriptionError
+from fleet.load import load_fleet
+from scenarios.simulation.plant import Plant, build, config_of
+from scenarios.simulation.spec import Spec
+from scenarios.simulation.traffic import Traffic, draw
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulated:
+    """What came of a spec. `document` is None where admission refused; `plant.refused` has the reasons then."""
+
+    plant: Plant
+    traffic: Any = None
+    outcome: Any = None
+    document: Document | None = None
+
+
+def traffic_of(spec: Spec) -> Traffic:
+    """The requests: of the trace where one is named, else drawn."""
+    if spec.trace is not None:
+        from scenarios.simulation.traces import read_trace
+
+        return read_trace(spec.trace)
+    if spec.arrivals is None or spec.prompts is None or spec.answers is None:
+        raise DescriptionError.at(spec.source, "arrivals", "give a trace, or arrivals, prompts and answers")
+    return draw(spec.seed, spec.arrivals, spec.prompts, spec.answers)
+
+
+def run_spec(spec: Spec, note: Callable[[str], None] | None = None) -> Simulated:
+    """Runs it. Raises DescriptionError (wrong input) and InconclusiveError (a figure is unknown)."""
+    fleet, model = load_fleet(spec.fleet), load_model(spec.model)
+    traffic = traffic_of(spec)
+    plant = build(spec, fleet, model)
+    if plant.refused is not None:
+        return Simulated(plant=plant)
+    from scenarios.simulation.engine import simulate
+    from scenarios.simulation.results import summary
+
+    config = config_of(plant, traffic)
+
+    def progress(arrived: int, of: int) -> None:
+        if note is not None and of > 1_000_000:
+            note(f"{arrived:,} of {of:,} requests have come")
+
+    outcome = simulate(config, progress)
+    return Simulated(plant=plant, traffic=traffic, outcome=outcome, document=summary(plant, traffic, outcome))
+
+
+def refusal_text(plant: Plant) -> str:
+    """Why a pool is not admitted: the planner's reasons."""
+    refused = plant.refused
+    assert refused is not None
+    lines = [f"{refused.verdict.upper()}  {plant.model.name} on {plant.fleet.name}: not simulated"]
+    lines += [f"  {reason.severity} {reason.code}: {reason.message}" for reason in refused.reasons]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,182 @@
+"""How caches get from any prefill to any decode worker: the planner's rows, as legs over numbered physical links.
+
+A row's bytes, copies and time grow evenly with the positions (or blocks) that are handed over; three sizes are asked of
+the planner, and a handoff that grows otherwise is not simulated. Pairs whose ends have equal links are asked once: a
+way passes its own two ends and nobody else's, so it is the same way with other ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from fleet.errors import InconclusiveError
+from fleet.machine import Fleet, Link
+from planner.contention import resource
+from planner.predict import Prediction
+from planner.roofline import Rates, chosen
+from planner.rows import Leg
+from planner.times import leg_time
+
+PS = 10**12
+Resource = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayLeg:
+    """One leg of a way. `fixed` ps and `each` ps a unit of transfer; bytes and copies a unit; the links it passes."""
+
+    src: str
+    dst: str
+    kind: str
+    fixed: Fraction
+    each: Fraction
+    bytes_each: int
+    copies_fixed: int
+    copies_each: int
+    links: tuple[Link, ...]
+
+
+@dataclass(slots=True)
+class Ways:
+    """All ways of a fleet's pools. `pair[p][d]` is the number of a way; a way is a tuple of legs."""
+
+    ways: list[tuple[WayLeg, ...]] = field(default_factory=list)
+    resources: dict[Resource, int] = field(default_factory=dict)
+    pair: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def number(self, link: Link) -> int:
+        """The number of what copies over this link share."""
+        return self.resources.setdefault(resource(link), len(self.resources))
+
+
+Ask = Callable[[str, str, int], Prediction]
+"""(prefill, decode, units of transfer) -> the prediction of handing so much over."""
+
+
+def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: Ask, rates: Rates) -> Ways:
+    """The way of each pair. Raises InconclusiveError in words: unpriced, unknown, or not even."""
+    out_of, into = _ends(fleet)
+    devices = frozenset(device.id for device in fleet.devices)
+    found = Ways()
+    known: dict[Any, tuple[str, str, tuple[WayLeg, ...]]] = {}
+    for p in prefill:
+        for d in decode:
+            ends = (out_of.get(p, ()), into.get(d, ()))
+            key = (_signature(ends[0], d, devices, out=True), _signature(ends[1], p, devices, out=False))
+            if key not in known:
+                known[key] = (p, d, _legs(p, d, ask, rates))
+            old_p, old_d, legs = known[key]
+            moved = legs if (p, d) == (old_p, old_d) else _with_ends(legs, (old_p, p), (old_d, d), out_of, into)
+            for leg in moved:
+                for link in leg.links:
+                    found.number(link)
+            found.pair[p, d] = len(found.ways)
+            found.ways.append(moved)
+    return found
+
+
+def _ends(fleet: Fleet) -> tuple[dict[str, list[Link]], dict[str, list[Link]]]:
+    out_of: dict[str, list[Link]] = {}
+    into: dict[str, list[Link]] = {}
+    for link in fleet.links:
+        out_of.setdefault(link.src, []).append(link)
+        into.setdefault(link.dst, []).append(link)
+    return out_of, into
+
+
+def _signature(links: Sequence[Link], other: str, devices: frozenset[str], *, out: bool) -> tuple[Any, ...]:
+    """What the links at one end are, whatever the end is called; a link straight to the other end is marked as such.
+
+    Devices are passed through by nobody, so links to devices other than the pair's decide nothing.
+    """
+    signs = []
+    for link in links:
+        far = link.dst if out else link.src
+        if far == other or far not in devices:
+            figures = (link.kind, link.bandwidth, link.latency, link.peer_access, link.duplex, link.copy_engines)
+            signs.append((None if far == other else far, *figures))
+    return tuple(signs)
+
+
+def _with_ends(
+    legs: tuple[WayLeg, ...], p: tuple[str, str], d: tuple[str, str], out_of: dict[str, list[Link]],
+    into: dict[str, list[Link]],
+) -> tuple[WayLeg, ...]:  # fmt: skip
+    """The same legs between other ends."""
+    from dataclasses import replace
+
+    names = dict((p, d))
+
+    def other(link: Link) -> Link:
+        src, dst = names.get(link.src, link.src), names.get(link.dst, link.dst)
+        if (src, dst) == (link.src, link.dst):
+            return link
+        here = out_of[link.src] if link.src in names else into[link.dst]
+        there = out_of[src] if link.src in names else into[dst]
+        rank = [one for one in here if (one.src, one.dst) == (link.src, link.dst)].index(link)
+        return [one for one in there if (one.src, one.dst) == (src, dst)][rank]
+
+    return tuple(
+        replace(
+            leg, src=names.get(leg.src, leg.src), dst=names.get(leg.dst, leg.dst),
+            links=tuple(other(link) for link in leg.links),
+        )
+        for leg in legs
+    )  # fmt: skip
+
+
+def _legs(p: str, d: str, ask: Ask, rates: Rates) -> tuple[WayLeg, ...]:
+    """The legs of one pair, rows one after another; rows that follow each other over one leg are one leg."""
+    sizes = [_merged(ask(p, d, units)) for units in (1, 2, 3)]
+    out = []
+    for one, two, three in zip(*sizes, strict=True):
+        times = [leg_time(leg, rates) for leg in (one, two, three)]
+        if any(time.seconds is None for time in times):
+            words = dict.fromkeys(words for time in times for words in time.unpriced)
+            raise InconclusiveError(f"the handoff from {p} to {d} has no time: {'; '.join(words)}")
+        first, second, third = (time.seconds * PS for time in times if time.seconds is not None)
+        even = third - second == second - first and three.bytes - two.bytes == two.bytes - one.bytes == one.bytes
+        if not even or three.copies - two.copies != two.copies - one.copies:
+            raise InconclusiveError(
+                f"the handoff from {p} to {d} does not grow evenly with the positions: not simulated"
+            )
+        each = two.copies - one.copies
+        out.append(WayLeg(
+            src=one.src, dst=one.dst, kind=one.kind, fixed=first - (second - first), each=second - first,
+            bytes_each=one.bytes, copies_fixed=one.copies - each, copies_each=each, links=one.through,
+        ))  # fmt: skip
+    return tuple(out)
+
+
+def _merged(prediction: Prediction) -> list[Leg]:
+    from dataclasses import replace
+
+    out: list[Leg] = []
+    for row in prediction.handoff_rows:
+        for leg in row.legs or ():
+            last = out[-1] if out else None
+            if last is not None and (last.src, last.dst, last.through) == (leg.src, leg.dst, leg.through):
+                out[-1] = replace(last, bytes=last.bytes + leg.bytes, copies=last.copies + leg.copies)
+            else:
+                out.append(leg)
+    return out
+
+
+def ratios(leg: WayLeg, rates: Rates) -> list[int]:
+    """Rate of the leg (its slowest link) over the rate of each link, in 1/1024, rounded up."""
+    figures = [chosen(link.bandwidth, rates)[0] for link in leg.links]
+    values = [1 if figure is None else figure.value for figure in figures]
+    slowest = min(values)
+    return [-(-slowest * 1024 // value) for value in values]
+
+
+def leg_units(leg: WayLeg, most_units: int) -> tuple[int, int, int]:
+    """(units of a ps, fixed, each) of a leg's time, exact where 64 bits allow it."""
+    common = math.lcm(leg.fixed.denominator, leg.each.denominator)
+    most = max(1, int(2**61 // (leg.fixed + leg.each * most_units + 1)))
+    q = common if common <= most else 1 << (min(most, 2**20).bit_length() - 1)
+    return q, round(leg.fixed * q), round(leg.each * q)

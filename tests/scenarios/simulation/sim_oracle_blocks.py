@@ -1,0 +1,182 @@
+"""Objects, clock and blocks of the slow oracle, step by step on plain objects, with the clock of SimPy.
+
+Each decode step is an event of its own and times are exact fractions; blocks are counted token by token. What happens
+at one instant is put in the order that the event loop promises: outages, arrivals, handoffs by request, workers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import simpy
+
+
+@dataclass(eq=False)
+class Req:
+    id: int
+    prompt: int
+    out: int
+    hashes: list[int]
+    state: str = "new"
+    pw: int = -1
+    dw: int = -1
+    done: int = 0
+    target: int = 0
+    gen: int = 0
+    kv: int = 0
+    blocks: int = 0
+    far_blocks: int = 0
+    pins: int = 0
+    chunk: int = 0
+    early: str = ""
+    tries: int = 0
+    ousted: int = 0
+    redone: int = 0
+    last: int = -1
+    times: dict[str, int] = field(default_factory=dict)
+    token: int = 0
+    rem: int = 0
+    since: int = 0
+    slow: int = 0
+    leg: int = 0
+
+
+@dataclass(eq=False)
+class Worker:
+    id: int
+    role: int
+    free: int
+    up: bool = True
+    run: list[Req] = field(default_factory=list)
+    new: list[Req] = field(default_factory=list)
+    arrived: list[Req] = field(default_factory=list)
+    returning: list[Req] = field(default_factory=list)
+    inflight: int = 0
+    tokens: int = 0
+    nreq: int = 0
+    began: int = 0
+    exact: Fraction = Fraction(0)
+    busy: bool = False
+    token: int = 0
+    users: dict[int, int] = field(default_factory=dict)
+    idle: list[int] = field(default_factory=list)
+    busy_time: int = 0
+    steps: int = 0
+    peak: int = 0
+
+
+class Blocks:
+    """The clock, and the blocks of workers."""
+
+    def __init__(self, c: Any) -> None:
+        self.c = c
+        self.env = simpy.Environment()
+        self.due: list[tuple[int, int, int, Any]] = []
+        self.asked = False
+        self.placing = False
+        self.workers = [Worker(w, int(c.role[w]), int(c.blocks[w])) for w in range(len(c.role))]
+        self.requests = [
+            Req(r, int(c.prompt[r]), int(c.out[r]), [int(h) for h in c.hashes[c.hash_at[r] : c.hash_at[r + 1]]])
+            for r in range(len(c.arrival))
+        ]
+        self.no_prefill: list[Req] = []
+        self.no_decode: list[Req] = []
+        self.turn = {"prefill": 0, "decode": 0}
+        self.link_free = [0] * c.n_links
+        self.flows: list[Req] = []
+        self.gaps: list[int] = []
+        self.open = 0
+        self.todo = len(self.requests)
+
+    # The clock: one thing at a time, in a promised order.
+    def at(self, time: int, kind: int, number: int, action: Any) -> None:
+        def wait() -> Any:
+            yield self.env.timeout(time - self.env.now)
+            heapq.heappush(self.due, (kind, number, len(self.due), action))
+            if not self.asked:
+                self.asked = True
+                self.env.process(self.handle())
+
+        self.env.process(wait())
+
+    def handle(self) -> Any:
+        while self.due:
+            # Let everything that is due now get into line first.
+            while self.env.peek() == self.env.now:
+                yield self.env.timeout(0)
+            _, _, _, action = heapq.heappop(self.due)
+            action()
+            yield self.env.timeout(0)
+        self.asked = False
+
+    @property
+    def now(self) -> int:
+        return int(self.env.now)
+
+    # Sizes.
+    def ceil(self, tokens: int) -> int:
+        return -(-tokens // int(self.c.block))
+
+    def never(self, r: Req) -> bool:
+        whole, first = self.ceil(r.prompt + r.out - 1), self.ceil(r.prompt)
+        most = {
+            role: max((int(self.c.blocks[w.id]) for w in self.workers if w.role == role), default=0)
+            for role in (1, 2, 3)
+        }
+        if most[3]:
+            return whole > most[3]
+        return first > most[1] or (r.out > 1 and whole > most[2])
+
+    def shared(self) -> int:
+        return self.each() if self.c.hash_tokens else 0
+
+    def each(self) -> int:
+        return int(self.c.hash_tokens) // int(self.c.block)
+
+    def matched(self, w: Worker, r: Req) -> int:
+        if not self.c.hash_tokens or not w.role & 1:
+            return 0
+        n = 0
+        for h in r.hashes[: (r.prompt - 1) // int(self.c.hash_tokens)]:
+            if h not in w.users:
+                break
+            n += 1
+        return n
+
+    def room(self, w: Worker) -> int:
+        return w.free + len(w.idle) * (self.each() if self.c.hash_tokens else 0)
+
+    def use(self, w: Worker, n: int) -> None:
+        while w.free < n:
+            del w.users[w.idle.pop(0)]
+            w.free += self.each()
+        w.free -= n
+        w.peak = max(w.peak, int(self.c.blocks[w.id]) - self.room(w))
+
+    def pin(self, w: Worker, h: int) -> None:
+        if w.users[h] == 0:
+            w.idle.remove(h)
+        w.users[h] += 1
+
+    def hold(self, w: Worker, r: Req, n: int) -> None:
+        if w.role == 1:
+            r.blocks += n
+        else:
+            r.far_blocks += n
+
+    def release(self, w: Worker, r: Req) -> None:
+        if w.role == 1:
+            w.free += r.blocks
+            r.blocks = 0
+        else:
+            w.free += r.far_blocks
+            r.far_blocks = 0
+        if w.role & 1:
+            for h in reversed(r.hashes[: r.pins]):
+                w.users[h] -= 1
+                if w.users[h] == 0:
+                    w.idle.append(h)
+            r.pins = 0
