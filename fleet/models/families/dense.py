@@ -23,7 +23,8 @@ class Dense:
 
     `harmless` fields change no byte; those of `off` must be false: what they switch on is not written down here.
     `qk_norm`: None, `head` (one norm of head_dim), `full` (all heads' width), `each` (a norm of its own for each
-    head), or `switch` (`each` where `use_qk_norm` says so). `windows` is a rule of `read_windows`.
+    head), or `switch` (`each` where `use_qk_norm` says so). `windows` is a rule of `read_windows`;
+    `reads_pattern`: the library reads `sliding_window_pattern`, and does not keep to `full_every`.
     """
 
     tied: bool = False
@@ -37,6 +38,7 @@ class Dense:
     fused_mlp: bool = False
     windows: str = "none"
     full_every: int = 0
+    reads_pattern: bool = False
     mtp: str = ""
     harmless: tuple[str, ...] = field(default=())
     off: tuple[str, ...] = field(default=())
@@ -50,7 +52,10 @@ def build(style: Dense, cfg: Config) -> Blueprint:
     plan = sizes.blueprint(cfg.tied(style.tied))
     plan.unknown += [f"{name} true is not understood in this family" for name in style.off if cfg.flag(name, False)]
     qkv_bias, o_bias, mlp_bias = _biases(style, cfg, plan)
-    windows = read_windows(cfg, style.windows, sizes.layers, full_every=_full_every(style, cfg))
+    every = _full_every(style, cfg)
+    if style.full_every and not style.reads_pattern and every != style.full_every and not cfg.has("layer_types"):
+        plan.unknown.append(f"sliding_window_pattern {every}: the library takes {style.full_every} in this family")
+    windows = read_windows(cfg, style.windows, sizes.layers, full_every=every)
     plan.unknown += windows.unknown
     if "chunked" in windows.kinds or "linear" in windows.kinds:
         plan.unknown.append("layer_types name layers that this family does not have")
@@ -175,7 +180,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "exaone4", "Exaone4ForCausalLM",
-        Dense(qkv_bias=False, qk_norm="head", norms=_POST, windows="pattern", full_every=4), _LIBRARY,
+        Dense(qkv_bias=False, qk_norm="head", norms=_POST, windows="pattern", full_every=4, reads_pattern=True),
+        _LIBRARY,
         kinds="sliding, full", sliding_window=4096,
     ),
     _family(
@@ -205,8 +211,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "cohere2", "Cohere2ForCausalLM",
-        Dense(tied=True, norms=("input_layernorm",), windows="pattern", full_every=4), _LIBRARY, kinds="sliding, full",
-        sliding_window=4096,
+        Dense(tied=True, norms=("input_layernorm",), windows="pattern", full_every=4, reads_pattern=True), _LIBRARY,
+        kinds="sliding, full", sliding_window=4096,
     ),
     _family(
         "smollm3", "SmolLM3ForCausalLM",

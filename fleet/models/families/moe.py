@@ -76,7 +76,10 @@ def _qwen(cfg: Config, *, shared: bool, qk_norm: str | None) -> Blueprint:
     sparse = _pre(sizes.dim, rows, qwen_experts(cfg, sizes.dim, shared=shared))
     dense = _pre(sizes.dim, rows, swiglu(sizes.dim, sizes.hidden))
     layers = [sparse if has else dense for has in sparse_layers(cfg, sizes.layers)]
-    return finish(cfg, plan, sizes, read_windows(cfg, "switch", sizes.layers), layers)
+    windows = read_windows(cfg, "switch", sizes.layers)
+    if not shared and windows.window is not None and not cfg.has("layer_types"):
+        plan.unknown.append("use_sliding_window true: readers disagree on which layers have the window in this family")
+    return finish(cfg, plan, sizes, windows, layers)
 
 
 def _qwen2_moe(cfg: Config) -> Blueprint:
