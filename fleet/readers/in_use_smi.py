@@ -26,6 +26,8 @@ def read_smi(text: str, source: str) -> InUse:
     memory in use, a figure that is none.
     """
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:  # control characters alone are lines, and blank ones
+        raise DescriptionError.at(source, "", f"holds no line of text; write it with {_EXAMPLE}")
     names = _header(lines[0][1], source, lines[0][0])
     if len(lines) - 1 > MAX_ROWS:
         raise DescriptionError.at(source, "", f"has more than {MAX_ROWS:,} rows")

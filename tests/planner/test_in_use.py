@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import DescriptionError
@@ -138,6 +138,7 @@ def test_a_wrong_text_is_refused_in_words(text: str, words: str) -> None:
         inner, max_size=4),
     max_leaves=12,
 ).map(lambda v: json.dumps({"kind": "List", "items": [v]}))))  # fmt: skip
+@example("\x1f")
 def test_no_text_breaks_the_readers(text: str) -> None:
     try:
         reading = read_in_use(text, "file")
