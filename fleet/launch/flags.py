@@ -5,6 +5,7 @@ Names are without their dashes, `_` as `-`. A flag in none of the tables is told
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 VLLM: dict[str, str] = {
@@ -43,6 +44,25 @@ _UNPRICED: dict[str, str] = {
     "enable-lora": "adapters", "lora-modules": "adapters", "lora-paths": "adapters",
     "quantization": "a conversion of the weights", "decode-context-parallel-size": "a cache spread over ranks",
     "block-window-per-layer": "windows in the transfer",
+    "hf-overrides": "another config than the model's", "json-model-override-args": "another config than the model's",
+    "prefill-context-parallel-size": "a cache spread over ranks",
+    "attention-context-parallel-size": "a cache spread over ranks", "mamba-cache-dtype": "the type of a state",
+    "mamba-ssm-cache-dtype": "the type of a state", "mamba-ssm-dtype": "the type of a state",
+    "mamba-block-size": "pages of a state", "mamba-cache-mode": "pages of a state",
+    "disable-sliding-window": "windows", "disable-hybrid-kv-cache-manager": "windows",
+    "swa-full-tokens-ratio": "windows", "disable-hybrid-swa-memory": "windows",
+    "kv-sharing-fast-prefill": "caches that layers share", "kv-offloading-size": "cache on the host",
+    "enable-hierarchical-cache": "cache on the host", "hicache-size": "cache on the host",
+    "hicache-ratio": "cache on the host", "num-redundant-experts": "copies of experts",
+    "ep-num-redundant-experts": "copies of experts", "enable-eplb": "copies of experts",
+    "moe-dense-tp-size": "a degree of its own for dense layers", "moe-a2a-backend": "experts spread over ranks",
+    "enable-deepep-moe": "experts spread over ranks", "enable-ep-moe": "experts spread over ranks",
+    "data-parallel-size-local": "replicas of a worker", "data-parallel-hybrid-lb": "replicas of a worker",
+    "data-parallel-external-lb": "replicas of a worker", "torchao-config": "a conversion of the weights",
+    "speculative-draft-model-path": "a draft model and its cache",
+    "speculative-num-steps": "a draft model and its cache", "enable-multi-layer-eagle": "a draft model and its cache",
+    "max-mamba-cache-size": "a pool of states of its own size", "enable-dbo": "two batches at once",
+    "prefill-tensor-parallel-size": "a degree of its own",
 }  # fmt: skip
 """Known, not priced here, and in the way of an exact answer: the plan stays unverified."""
 
@@ -66,10 +86,20 @@ _BARE = frozenset((
     "enforce-eager", "enable-lora", "enable-dp-attention", "disable-radix-cache", "disable-cuda-graph",
     "enable-request-id-headers", "disable-uvicorn-access-log", "enable-log-requests", "no-enable-log-requests",
     "async-scheduling", "headless", "skip-server-warmup", "enable-prompt-tokens-details",
+    "enable-eplb", "enable-dbo", "disable-sliding-window", "disable-hybrid-kv-cache-manager", "kv-sharing-fast-prefill",
+    "enable-hierarchical-cache", "enable-deepep-moe", "enable-ep-moe", "data-parallel-hybrid-lb",
+    "data-parallel-external-lb", "disable-hybrid-swa-memory", "enable-multi-layer-eagle",
 ))  # fmt: skip
 _FILES = frozenset(("config",))
 """Names another file, which is not read: it could say anything."""
-_SHORT = {"-tp": "tp", "-pp": "pp", "-dp": "dp", "-q": "quantization"}
+_SHORT = {
+    "-tp": "tp", "-pp": "pp", "-dp": "dp", "-q": "quantization", "-dcp": "decode-context-parallel-size",
+    "-pcp": "prefill-context-parallel-size", "-ep": "enable-expert-parallel", "-dpl": "data-parallel-size-local",
+    "-sc": "speculative-config",
+}  # fmt: skip
+"""vLLM's short flags that say something of bytes; any other is told as not understood."""
+_OPTION = re.compile(r"-[A-Za-z]")
+_LEAST_PREFIX = 4
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,6 +126,8 @@ def read_flags(words: tuple[str, ...], table: dict[str, str]) -> Flags:
         at += 1
         if name is None:
             flags.bare.append(word)
+            if "$" in word or "`" in word:
+                flags.faults.append((word[:64], "is left to a shell, which is not asked: it may hold any flag"))
             continue
         value = joined
         if value is None and name not in _BARE and at < len(words) and _name_of(words[at])[0] is None:
@@ -106,18 +138,39 @@ def read_flags(words: tuple[str, ...], table: dict[str, str]) -> Flags:
 
 def _name_of(word: str) -> tuple[str | None, str | None]:
     """(name, joined value) of a flag; (None, None) for any other word."""
-    if word in _SHORT:
-        return _SHORT[word], None
+    short, equals, value = word.partition("=")
+    if short in _SHORT:
+        return _SHORT[short], value if equals else None
+    if not word.startswith("--") and _OPTION.match(word):
+        return short, value if equals else None
     if not word.startswith("--") or len(word) < 3:
         return None, None
     name, equals, value = word[2:].partition("=")
     return name.replace("_", "-").lower(), value if equals else None
 
 
+def _instead(name: str, table: dict[str, str]) -> str | None:
+    """In words, what to write for a flag that an engine's parser would read as another; else None."""
+    known = (*table, *_UNPRICED)
+    if name.startswith("-"):
+        short = next((flag for flag in _SHORT if name[len(flag) :].isdigit() and name.startswith(flag)), None)
+        return None if short is None else f"is no flag; write {short} {name[len(short) :]}"
+    head, dot, _ = name.partition(".")
+    if dot and head in known:
+        return f"is a part of --{head}; write that whole, as one JSON object in quotes"
+    if name in known or name in _BESIDE or name in _SILENT or name in _FILES or len(name) < _LEAST_PREFIX:
+        return None
+    full = next((flag for flag in known if flag.startswith(name)), None)
+    return None if full is None else f"may be short for --{full}; write flags in full"
+
+
 def _take(flags: Flags, name: str, value: str | None, table: dict[str, str]) -> None:
-    shown = f"--{name[:64]}"
+    shown = name[:64] if name.startswith("-") else f"--{name[:64]}"
+    meant = _instead(name, table)
     if name in _FILES:
         flags.faults.append((shown, "names a file of settings, which is not read; write them into the command"))
+    elif meant is not None:
+        flags.faults.append((shown, meant))
     elif name in table:
         if value is None:
             flags.faults.append((shown, "has no value"))

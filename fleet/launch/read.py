@@ -13,7 +13,8 @@ from typing import Any
 
 from fleet.errors import DescriptionError, Fault
 from fleet.launch.flags import SGLANG, VLLM, Flags, read_flags
-from fleet.launch.words import Command, commands_of
+from fleet.launch.manifests import serving_commands
+from fleet.launch.words import Command
 from fleet.units import UnitError, parse_utilization
 from fleet.yaml_source import read_text
 
@@ -74,7 +75,10 @@ def launches_of(text: str, source: str) -> tuple[Launch, ...]:
     """The same of a text."""
     faults: list[Fault] = []
     found = []
-    for command in commands_of(text, source):
+    for command in serving_commands(text, source):
+        if command.words[0].startswith("--"):
+            told = "begins with a flag: a comment, an empty line or $( ) ended the command before it; join them"
+            faults.append(Fault(source=source, field=command.words[0][:64], message=told, line=command.line, column=1))
         server = _server_of(command)
         if server is not None:
             found.append(_launch(server[0], server[1], command.line, source, faults))
@@ -100,8 +104,8 @@ def _server_of(command: Command) -> tuple[str, tuple[str, ...]] | None:
         name = word.rsplit("/", 1)[-1]
         if name in ("vllm", "sglang") and rest[:1] == ("serve",):
             return name, rest[1:]
-        if _IMAGE.fullmatch(word):
-            return "vllm", rest
+        if _IMAGE.fullmatch(word) and rest[:2] != ("vllm", "serve"):
+            return "vllm", rest[1:] if rest[:1] == ("serve",) else rest
         if word == "-m" and rest[:1] == ("sglang.launch_server",):
             return "sglang", rest[1:]
         if word == "-m" and rest[:1] == ("vllm.entrypoints.openai.api_server",):

@@ -121,9 +121,67 @@ def test_all_faults_of_a_file_are_told_at_once():
 
 def test_nothing_is_run_or_expanded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    launch = only("touch made; vllm serve m --served-model-name `touch made` $(touch made) | tee made")
+    launch = only("touch made; vllm serve m --served-model-name $NAME --port $PORT | tee made")
     assert launch.model == "m"
+    for words in ("--served-model-name `touch made`", "$(touch made)", "$MORE_FLAGS", '"$@"'):
+        with pytest.raises(DescriptionError, match="left to a shell, which is not asked: it may hold any flag"):
+            only(f"vllm serve m {words} > made")
     assert not (tmp_path / "made").exists()
+
+
+SERVE = "vllm serve org/m --tensor-parallel-size 2"
+POD = """apiVersion: v1
+kind: Pod
+---
+spec:
+  containers:
+  - name: server
+    image: vllm/vllm-openai:v9
+    %s
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"bash -c '{SERVE}'",
+        f'docker run --rm image /bin/sh -lc "exec {SERVE} 2>&1"',
+        "docker run vllm/vllm-openai -tp=2 --model org/m",
+        "docker run --entrypoint vllm vllm/vllm-openai serve org/m -tp 2",
+        POD % 'command: ["vllm", "serve"]\n    args: [org/m, -tp, "2"]',
+        POD % 'args: ["--model", "org/m", "--tensor-parallel-size", "2"]',
+        POD % "args:\n    - --model=org/m\n    - --tensor-parallel-size=2",
+        POD % "command: --model org/m --tensor-parallel-size 2",
+        POD % 'command: ["/bin/sh", "-c"]\n    args:\n    - |\n      vllm serve org/m \\\n        -tp 2',
+    ],
+)
+def test_commands_are_found_in_wrappers_and_manifests(text):
+    launch = only(text)
+    assert (launch.server, launch.model, launch.tp, launch.notes, launch.unpriced) == ("vllm", "org/m", 2, (), ())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("-tp2", "-tp2 is no flag; write -tp 2"),
+        ("--tensor-parallel 2", "may be short for --tensor-parallel-size"),
+        ("--kv-transfer-config.kv_connector NixlConnector", "is a part of --kv-transfer-config"),
+        ("--api-key $(cat key) --tensor-parallel-size 2", "ended the command before it"),
+        ("\\\n # a comment\n --tensor-parallel-size 2", "ended the command before it"),
+    ],
+)
+def test_what_a_parser_or_shell_would_read_otherwise_is_refused(words, told):
+    with pytest.raises(DescriptionError, match=told):
+        only(f"vllm serve m {words}")
+
+
+def test_short_flags_that_change_bytes_stand_in_the_way_and_others_are_told():
+    launch = only("vllm serve m -tp 2 -dcp 2 -ep -O3 --hf-overrides '{}' --mamba-cache-dtype float32")
+    assert (launch.tp, [words.split(":")[0] for words in launch.unpriced]) == (
+        2,
+        ["--decode-context-parallel-size", "--enable-expert-parallel", "--hf-overrides", "--mamba-cache-dtype"],
+    )
+    assert launch.notes == ("-O3: not understood; nothing is taken from it",)
 
 
 @pytest.mark.parametrize(
