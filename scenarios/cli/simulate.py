@@ -8,7 +8,7 @@ import typer
 
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
-from scenarios.cli.frame import NO, YES, Format, FormatOption, command
+from scenarios.cli.frame import YES, Format, FormatOption, command, exit_code
 
 TraceOption = Annotated[
     str | None, typer.Option("--trace", metavar="FILE", help="Requests of a trace, in place of the scenario's.")
@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
         done = run_spec(spec, console.note)
         if done.document is None:
             console.result(refusal_text(done.plant))
-            return NO
+            return exit_code(done.verdict)
         if records_out is not None:
             from scenarios.documents import write_text
             from scenarios.simulation.records import records

@@ -69,12 +69,13 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
     if words := simulated_unknown(model):
         raise InconclusiveError(f"{model.name}: {'; '.join(words)}")
     workers: list[Worker] = []
+    home = _home_links(fleet)
     for role, pool, other in ((col.PREFILL, spec.prefill, spec.decode), (col.DECODE, spec.decode, spec.prefill)):
         known: dict[Any, Worker] = {}
         for name in pool.devices:
             device = fleet.device(name)
             assert device is not None
-            kind = (device.sku, device.memories, device.runtime, device.compute, device.host)
+            kind = (device.sku, device.memories, device.runtime, device.compute, device.in_use, home.get(name, ()))
             if kind not in known:
                 admitted = _blocks(spec, fleet, model, role, name, other.devices[0])
                 if isinstance(admitted, Admission):
@@ -89,6 +90,17 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
             ))  # fmt: skip
     ways = all_ways(fleet, spec.prefill.devices, spec.decode.devices, _asker(spec, fleet, model), spec.rates)
     return Plant(spec=spec, fleet=fleet, model=model, workers=tuple(workers), ways=ways)
+
+
+def _home_links(fleet: Fleet) -> dict[str, tuple[str, ...]]:
+    """What the links between each device and its host are, whatever the ends are called."""
+    hosts = {device.id: device.host for device in fleet.devices}
+    out: dict[str, list[str]] = {}
+    for link in fleet.links:
+        for name, other, way in ((link.src, link.dst, "down"), (link.dst, link.src, "up")):
+            if hosts.get(name) == other:
+                out.setdefault(name, []).append(f"{way} {link.kind} {link.bandwidth} {link.latency} {link.duplex}")
+    return {name: tuple(figures) for name, figures in out.items()}
 
 
 def _check_devices(spec: Spec, fleet: Fleet) -> None:

@@ -25,6 +25,11 @@ class Simulated:
     outcome: Any = None
     document: Document | None = None
 
+    @property
+    def verdict(self) -> str:
+        """The planner's word on the pools."""
+        return "admitted" if self.plant.refused is None else self.plant.refused.verdict
+
 
 def traffic_of(spec: Spec) -> Traffic:
     """The requests: of the trace where one is named, else drawn."""

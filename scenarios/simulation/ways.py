@@ -60,16 +60,22 @@ Ask = Callable[[str, str, int], Prediction]
 def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: Ask, rates: Rates) -> Ways:
     """The way of each pair. Raises InconclusiveError in words: unpriced, unknown, or not even."""
     out_of, into = _ends(fleet)
-    devices = frozenset(device.id for device in fleet.devices)
+    devices, hosts = (frozenset(one.id for one in many) for many in (fleet.devices, fleet.hosts))
+    # A direct way is looked for first, and passes no host: only where there is none do links to hosts count.
+    sources = {p: _signatures(out_of.get(p, ()), devices, hosts, out=True) for p in prefill}
+    targets = {d: _signatures(into.get(d, ()), devices, hosts, out=False) for d in decode}
     found = Ways()
     known: dict[Any, tuple[str, str, tuple[WayLeg, ...]]] = {}
     for p in prefill:
+        straight = [link for link in out_of.get(p, ()) if link.dst in devices]
         for d in decode:
-            ends = (out_of.get(p, ()), into.get(d, ()))
-            key = (_signature(ends[0], d, devices, out=True), _signature(ends[1], p, devices, out=False))
-            if key not in known:
-                known[key] = (p, d, _legs(p, d, ask, rates))
-            old_p, old_d, legs = known[key]
+            between = tuple(_figures(link) for link in straight if link.dst == d) if straight else ()
+            direct, full = ((sources[p][i], targets[d][i], between) for i in (0, 1))
+            if direct not in known and full not in known:
+                legs = _legs(p, d, ask, rates)
+                over_hosts = any(leg.src in hosts or leg.dst in hosts for leg in legs)
+                known[full if over_hosts else direct] = (p, d, legs)
+            old_p, old_d, legs = known[direct] if direct in known else known[full]
             moved = legs if (p, d) == (old_p, old_d) else _with_ends(legs, (old_p, p), (old_d, d), out_of, into)
             for leg in moved:
                 for link in leg.links:
@@ -88,18 +94,19 @@ def _ends(fleet: Fleet) -> tuple[dict[str, list[Link]], dict[str, list[Link]]]:
     return out_of, into
 
 
-def _signature(links: Sequence[Link], other: str, devices: frozenset[str], *, out: bool) -> tuple[Any, ...]:
-    """What the links at one end are, whatever the end is called; a link straight to the other end is marked as such.
+def _figures(link: Link) -> str:
+    told = (link.kind, link.bandwidth, link.latency, link.peer_access, link.duplex, link.copy_engines)
+    return " ".join(str(one) for one in told)
 
-    Devices are passed through by nobody, so links to devices other than the pair's decide nothing.
+
+def _signatures(links: Sequence[Link], devices: frozenset[str], hosts: frozenset[str], *, out: bool) -> tuple[str, str]:
+    """What the links at one end are, whatever the end is called: without those to hosts, and with them.
+
+    Devices are passed through by nobody: links to them count only where they are the other end.
     """
-    signs = []
-    for link in links:
-        far = link.dst if out else link.src
-        if far == other or far not in devices:
-            figures = (link.kind, link.bandwidth, link.latency, link.peer_access, link.duplex, link.copy_engines)
-            signs.append((None if far == other else far, *figures))
-    return tuple(signs)
+    far = [(link.dst if out else link.src, _figures(link)) for link in links]
+    with_hosts = [f"{name} {figures}" for name, figures in far if name not in devices]
+    return str([f"{n} {f}" for n, f in far if n not in devices and n not in hosts]), str(with_hosts)
 
 
 def _with_ends(
@@ -156,6 +163,8 @@ def _merged(prediction: Prediction) -> list[Leg]:
     from dataclasses import replace
 
     out: list[Leg] = []
+    if not prediction.handoff_rows or any(row.legs is None for row in prediction.handoff_rows):
+        raise InconclusiveError("a handoff has no way, or nobody knows which: state links and peer_access in the fleet")
     for row in prediction.handoff_rows:
         for leg in row.legs or ():
             last = out[-1] if out else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import simpy
@@ -75,6 +76,7 @@ class Blocks:
         self.c = c
         self.env = simpy.Environment()
         self.due: list[tuple[int, int, int, Any]] = []
+        self.tickets = count()
         self.asked = False
         self.placing = False
         self.workers = [Worker(w, int(c.role[w]), int(c.blocks[w])) for w in range(len(c.role))]
@@ -95,7 +97,7 @@ class Blocks:
     def at(self, time: int, kind: int, number: int, action: Any) -> None:
         def wait() -> Any:
             yield self.env.timeout(time - self.env.now)
-            heapq.heappush(self.due, (kind, number, len(self.due), action))
+            heapq.heappush(self.due, (kind, number, next(self.tickets), action))
             if not self.asked:
                 self.asked = True
                 self.env.process(self.handle())
