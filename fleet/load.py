@@ -167,7 +167,11 @@ class _Places:
         return document.at(place)[0], field_name(place)
 
     def field(self, path: Path) -> str:
-        return field_name(self._place(path)[1])
+        """As it is to be written in the file: what another text states (a SKU of the catalog) by its whole path, since
+        two such texts name their fields alike.
+        """
+        document, place = self._place(path)
+        return field_name(place if document is self.given.document else path)
 
     def where(self, path: Path) -> str:
         document, place = self._place(path)

@@ -14,6 +14,7 @@ from fleet.errors import DescriptionError, Fault
 from fleet.identity import pci_key, uuid_key
 from fleet.machine import Device, Fleet
 from fleet.readers.in_use import Holding, InUse, SomeOf
+from fleet.readers.in_use_smi import MIB
 
 
 @dataclass(slots=True)
@@ -126,6 +127,8 @@ def _book(finder: _Finder, holding: Holding, source: str, held: dict[str, _Held]
     stated = holding.capacity_bytes
     if stated is not None and capacity is not None and abs(stated - capacity) * 10 > capacity:
         told.append(f"{holding.what} ({source}) has {stated:,} B, but {device.id} of the fleet {capacity:,} B")
+    if stated is None and nbytes is not None and capacity is not None and nbytes >= capacity + MIB:
+        told.append(f"{holding.what} ({source}) holds {nbytes:,} B, more than the {capacity:,} B of {device.id}")
     _add(held[device.id], nbytes, source)
     for part in (d for d in finder.fleet.devices if d.parent == device.id):
         _add(held[part.id], None if nbytes is None or nbytes else 0, source)  # on which slice it lies is not said

@@ -54,7 +54,7 @@ def solve(admission: Admission, wanted: Wanting, target: Fraction | None) -> Sol
         return _capacity(admission, target)
     assert target is not None
     if admission.verdict != "admitted" or admission.workload is None or admission.prediction is None:
-        words = f"the placement is {admission.verdict}, and no time is told of it; mend that first"
+        words = f"the placement is {admission.verdict}, and no time to the first token is told of it; mend that first"
         verdict = "impossible" if admission.verdict == "refused" else "unverified"
         return Solution(wanted=wanted, verdict=verdict, words=words, target=target)  # type: ignore[arg-type]  # one of both
     return _Link(admission, target).solve()

@@ -28,7 +28,7 @@ _POOL = ("prefill_workers", "decode_workers", "prefill_tp", "decode_tp", "batche
 class Asked:
     """What the options of `place` say beside those of `admit`; None or empty = not given."""
 
-    objective: str | None = None
+    objective: Sequence[str] = ()
     require: Sequence[str] = ()
     prefer: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -82,13 +82,7 @@ def placing_of(scenario: str | None, words: dict[str, Any], asked: Asked) -> Pla
 def _question(prepared: Prepared, asked: Asked) -> Question:
     faults: list[Fault] = []
     fleet = prepared.ask.fleet
-    objective: Objective = "handoff"
-    if asked.objective is not None:
-        if asked.objective not in OBJECTIVES:
-            words = f"{printable(repr(asked.objective))} is none of {', '.join(OBJECTIVES)}"
-            faults.append(_fault("--objective", words + nearest(asked.objective, list(OBJECTIVES))))
-        else:
-            objective = asked.objective
+    objective = _objective(asked.objective, faults)
     prices = _prices(asked.prices, fleet, faults)
     if objective == "cost" and not prices:
         skus = sorted({device.sku for device in fleet.devices if device.sku})
@@ -118,6 +112,19 @@ def _question(prepared: Prepared, asked: Asked) -> Question:
     return PoolQuestion(
         **common, **sizes, most_devices=asked.max_devices, routing="nearest" if asked.routing == "nearest" else "any"
     )
+
+
+def _objective(given: Sequence[str], faults: list[Fault]) -> Objective:
+    """The one order that is asked for; handoff where none is."""
+    known = [each for each in OBJECTIVES if each in given]
+    for word in given:
+        if word not in OBJECTIVES:
+            words = f"{printable(repr(word))} is none of {', '.join(OBJECTIVES)}{nearest(word, list(OBJECTIVES))}"
+            faults.append(_fault("--objective", words))
+    if len(known) > 1:
+        words = f"{' and '.join(known)} are several orders, and one is asked at a time; keep one (--pareto weighs all)"
+        faults.append(_fault("--objective", words))
+    return known[0] if known else "handoff"
 
 
 def _fault(flag: str, words: str) -> Fault:

@@ -32,10 +32,13 @@ def read_pods(document: dict[str, Any], source: str) -> InUse:
     holdings: list[Holding] = []
     some: list[SomeOf] = []
     told: list[str] = []
-    for item in items:
-        if not isinstance(item, dict) or item.get("kind", "Pod") != "Pod":
-            continue
-        _read_pod(item, holdings, some, told)
+    pods = [item for item in items if isinstance(item, dict) and item.get("kind", "Pod") == "Pod"]
+    if items and not pods:
+        raise DescriptionError.at(source, "items", "holds no pod, but other things; give kubectl get pods -A -o json")
+    for pod in pods:
+        _read_pod(pod, holdings, some, told)
+    if not (holdings or some or told):
+        told.append(f"{source}: no pod of it has a GPU, so nothing is subtracted (all namespaces: kubectl get pods -A)")
     return InUse(source=source, format="pods", holdings=tuple(holdings), some=tuple(some), told=tuple(told))
 
 

@@ -74,6 +74,10 @@ def _holding(row: dict[str, str], source: str, number: int, faults: list[Fault])
         if name in row:
             sizes[name] = _size(row[name], name, source, number, faults)
     used, reserved = sizes.get("memory.used"), sizes.get("memory.reserved", 0)
+    total = sizes.get("memory.total")
+    if used is not None and total is not None and used > total:
+        words = f"{row['memory.used']} is more than the {row['memory.total']} of memory.total"
+        faults.append(Fault(source=source, field="memory.used", message=words, line=number, column=1))
     # Printed in whole MiB: the true figure may lie up to the next.
     held = None if used is None or reserved is None else used + reserved + MIB - 1
     index = row.get("index", "")

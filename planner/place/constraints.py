@@ -165,6 +165,11 @@ def contradictions(constraints: Constraints, *, of_pair: bool) -> list[str]:
         for one, other in (pair, pair[::-1])
         if one in constraints.required and other in constraints.preferred
     ]
+    told += [
+        f"--prefer {one} and --prefer {other} contradict each other, and decide nothing of a pair; keep one"
+        for one, other in _CONTRADICT
+        if of_pair and one in constraints.preferred and other in constraints.preferred
+    ]
     both = constraints.excluded & ((constraints.prefill or frozenset()) | (constraints.decode or frozenset()))
     for phase, only in (("prefill", constraints.prefill), ("decode", constraints.decode)):
         if only is not None and only <= both:

@@ -25,7 +25,7 @@ ShareOf = Annotated[
     typer.Option("--utilization-of", metavar="total|free", help="What --utilization is a share of; default: total."),
 ]
 Objective = Annotated[
-    str | None,
+    Rules,
     typer.Option("--objective", metavar="O", help="handoff (default), ttft, throughput, devices or cost."),
 ]
 Require = Annotated[Rules, typer.Option("--require", metavar="R", help="same-node, same-domain or spread; repeat.")]
@@ -142,8 +142,8 @@ def register(app: typer.Typer) -> None:
             rates=rates, efficiency=efficiency,
         )  # fmt: skip
         asked = Asked(
-            objective=objective, require=require or (), prefer=prefer or (), exclude=exclude or (), avoid=avoid or (),
-            prefill=prefill, decode=decode, prices=price or (), prefill_workers=prefill_workers,
+            objective=objective or (), require=require or (), prefer=prefer or (), exclude=exclude or (),
+            avoid=avoid or (), prefill=prefill, decode=decode, prices=price or (), prefill_workers=prefill_workers,
             decode_workers=decode_workers, prefill_tp=prefill_tp, decode_tp=decode_tp, batches=batch,
             max_devices=max_devices, routing=routing, top=top,
         )  # fmt: skip

@@ -118,6 +118,8 @@ def test_a_card_of_another_size_is_told() -> None:
         ("{", "no valid JSON"),
         ("{}", "no kind that is known"),
         ('{"kind": "ConfigMap"}', "is kind ConfigMap"),
+        ("index, memory.total [MiB], memory.used [MiB]\n0, 5 MiB, 6 MiB\n", "more than the 5 MiB of memory.total"),
+        ('{"kind": "List", "items": [{"kind": "Node"}]}', "holds no pod"),
         ('{"kind": "List", "items": 3}', "no list of at most"),
         ('{"schema": "kvwaybill/run/1"}', "give an admitted plan"),
         ('{"schema": "kvwaybill/plan/1", "verdict": "refused"}', "is not admitted"),
@@ -223,6 +225,21 @@ def test_pods_that_ended_hold_nothing_and_waiting_or_shared_ones_are_told() -> N
     )
     assert used(found) == {"gpu:0": 0, "gpu:1": 0}
     assert [words.split(" ")[1] for words in told] == ["a/waits", "a/shared"]
+
+
+@pytest.mark.parametrize("held", [[], [pod("plain", "worker-1", {"cpu": "4"})]])
+def test_a_list_without_a_pod_that_has_gpus_is_said_to_subtract_nothing(held: list[Any]) -> None:
+    found, told = with_in_use(nodes(), [pods(*held)])
+    assert used(found) == {"gpu:0": 0, "gpu:1": 0}
+    assert len(told) == 1
+    assert "nothing is subtracted" in told[0]
+
+
+def test_more_in_use_than_a_device_has_is_told() -> None:
+    held = [smi("0, 99999999 MiB", header="index, memory.used [MiB]")]
+    _, told = with_in_use(fleet(), held)
+    assert len(told) == 1
+    assert "more than the" in told[0]
 
 
 def test_pods_of_another_cluster_are_refused() -> None:

@@ -127,7 +127,7 @@ def test_no_time_is_told_of_what_is_not_admitted() -> None:
     refused = asked(rated(pair(capacity=1000)))
     found = solve(refused, "link", Fraction(1))
     assert (found.verdict, found.ttft, found.rate) == ("impossible", None, None)
-    assert "no time is told of it" in found.words
+    assert "no time to the first token is told of it" in found.words
 
 
 @pytest.mark.parametrize("basis", ["total", "free"])

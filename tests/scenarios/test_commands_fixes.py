@@ -186,3 +186,21 @@ def test_a_refusal_tells_shortfall_and_needed_and_available(ask: Ask) -> None:
     assert reason["device"] == "gpu:1"
     assert reason["needed_bytes"] - reason["available_bytes"] == reason["shortfall_bytes"] > 0
     assert f"{reason['shortfall_bytes']:,} B" in reason["message"]
+
+
+def test_cards_of_the_catalog_have_each_a_field_and_a_least_capacity_of_their_own(ask: Ask, tmp_path: Path) -> None:
+    described: Document = {
+        "schema": "kvwaybill/fleet/1",
+        "name": "mixed",
+        "devices": [{"id": "gpu:0", "sku": "l4"}, {"id": "gpu:1", "sku": "h100-sxm-80"}],
+        "links": [
+            {"from": "host", "to": "gpu:*", "kind": "pcie", "bidirectional": "true"},
+            {"from": "gpu:0", "to": "gpu:1", "kind": "pcie", "peer_access": "direct", "bidirectional": "true"},
+        ],
+    }
+    answer = admit(ask, tmp_path, described, {"--steps": "60", "--batch": "400000"})
+    assert answer.code == 1
+    told = [each for each in answer.document["alternatives"] if "field" in each]
+    assert [each["field"] for each in told] == ["skus.l4.memories[0].capacity"]  # the H100 is large enough
+    card = {"extends": "l4", "memories": [{"name": "gddr", "capacity": told[0]["to"], "granule": "2 MiB"}]}
+    assert admit(ask, tmp_path, described | {"skus": {"l4": card}}, {"--steps": "60", "--batch": "400000"}).code == 0

@@ -137,6 +137,8 @@ def test_every_fault_of_the_options_is_told_at_once(ask: Ask) -> None:
     [
         (["--require", "spread"], "--require spread excludes every pair; without it 56 pairs are left"),
         (["--require", "spread", "--require", "same-node"], "contradict each other"),
+        (["--prefer", "spread", "--prefer", "same-node"], "contradict each other, and decide nothing of a pair"),
+        (["--objective", "devices", "--objective", "ttft"], "ttft and devices are several orders"),
         (["--exclude", "gpu:*"], "--exclude excludes every pair; without it 56 pairs are left"),
         (["--prefill", "gpu:1", "--decode", "gpu:1"], "a split needs two"),
         (["--prefill", "gpu:1", "--exclude", "gpu:1"], "--exclude leaves nothing of --prefill gpu:1"),
