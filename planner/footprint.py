@@ -6,12 +6,14 @@ The lines are sums over these very buffers, so the plan cannot list one thing an
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import Placement
 from fleet.workload import Workload
+from planner.activations import is_bound, scores_heads, widest_layer
 from planner.caches import bounce_buffer, cache_buffers
 from planner.layouts import PACKED16, arena_bytes, layout_of
 from planner.orders import ArenaOrder, BufferOrder
@@ -90,6 +92,8 @@ def device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple
         out.append(BufferOrder(name="act/out", shape=(workload.batch * widest_out,), dtype="fp32"))
         return tuple(out)
     rows = (workload.prefill_chunk if "prefill" in phases else 1) * workload.batch
+    if is_bound(model):
+        return (*out, *_bounded_rows(model, workload, rows))
     for name, shape, dtype in (
         ("act/tokens", (rows,), "int32"),
         ("act/x", (rows, model.dim), "fp32"),
@@ -107,6 +111,23 @@ def device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple
     ):
         out.append(BufferOrder(name=name, shape=shape, dtype=dtype))
     return tuple(out)
+
+
+def _bounded_rows(model: Model, workload: Workload, rows: int) -> Iterator[BufferOrder]:
+    """Activations and tables of a model that no program of ours computes: see `planner.activations`."""
+    latent = max((layer.rope_dim for layer in model.caches), default=0)
+    for name, shape, dtype in (
+        ("act/tokens", (rows,), "int32"),
+        ("act/x", (rows, model.dim), "fp32"),
+        ("act/xb", (rows, model.dim), "fp32"),
+        ("act/layer", (rows, widest_layer(model)), "fp32"),
+        ("act/att", (scores_heads(model), workload.cache_positions), "fp32"),
+        ("act/logits", (workload.batch * model.vocab_size,), "fp32"),
+        ("act/next", (workload.batch,), "int32"),
+        ("work/rope_cos", (workload.positions, (latent or model.head_dim) // 2), "fp32"),
+        ("work/rope_sin", (workload.positions, (latent or model.head_dim) // 2), "fp32"),
+    ):
+        yield BufferOrder(name=name, shape=shape, dtype=dtype)
 
 
 def _staging_rows(model: Model, workload: Workload, rows: int) -> tuple[tuple[str, tuple[int, ...], str], ...]:

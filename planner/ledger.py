@@ -14,6 +14,7 @@ from typing import Any
 from fleet.machine import Device, Quantity
 from fleet.model import DTYPE_BYTES
 from fleet.units import format_utilization
+from planner.activations import SOURCE, is_bound
 from planner.admit import Admission, terms_of, utilization_of
 from planner.footprint import ArenaFootprint, line_of
 from planner.layouts import held_bytes
@@ -165,6 +166,8 @@ def _activations(admission: Admission, arena: ArenaOrder) -> str:
     if workload.attention == "host":
         return "operands of one matmul, in and out, f32"
     chunk = workload.prefill_chunk if admission.ask.placement.prefill in (arena.device, None) else 1
+    if is_bound(admission.ask.model):
+        return f"{SOURCE}; up to {chunk:,} positions x {workload.batch:,} sequences"
     return f"one forward call of up to {chunk:,} positions x {workload.batch:,} sequences, f32; scores and logits"
 
 

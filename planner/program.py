@@ -72,14 +72,14 @@ def _program(dim: int, hidden: int, query: int, kv: int, layers: int, vocab: int
 
 def dispatches_per_pass(model: Model) -> int | None:
     """Matmul steps of one pass without the classifier: 7L; None where a layer has other matrices than the seven."""
-    if not _has_seven_projections(model):
+    if not has_seven_projections(model):
         return None
     nodes = program_graph(model).nodes(data=True)
     steps: int = sum(data["repeat"] for name, data in nodes if data["op"] == "matmul" and name != "classifier")
     return steps
 
 
-def _has_seven_projections(model: Model) -> bool:
+def has_seven_projections(model: Model) -> bool:
     """Seven plain matrices in each layer: no experts, no fused or packed ones, no latents."""
     if model.format in ("llama2c-v0", "llama2c-v1", "seeded"):
         return True

@@ -25,8 +25,8 @@ _CACHES = (
     " positions (an engine that evicts none holds all), states one each whatever the tokens."
 )
 _PROGRAM = (
-    "activations and workspace are laid out as those of a dense decoder of the model's sizes, and dispatches are not"
-    " counted: no program of ours computes its experts, latents or states."
+    "activations are a bound from above (every output of the widest layer kept at once, a vision tower left out), and"
+    " dispatches are not counted: no program of ours computes the layers of this model."
 )
 _TIMES = (
     "Times are latency x copies + bytes / bandwidth over the declared links (or, with --rates observed, over what was"
