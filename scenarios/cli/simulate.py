@@ -30,6 +30,9 @@ def register(app: typer.Typer) -> None:
         model: Annotated[str | None, typer.Option("--model", help="Another model.")] = None,
         seed: Annotated[int | None, typer.Option("--seed", min=0, help="Another seed of drawn requests.")] = None,
         records_out: RecordsOut = None,
+        observed: Annotated[
+            str | None, typer.Option("--observed", metavar="FILE.jsonl", help="Observed latencies to compare with.")
+        ] = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Requests over time: latencies, goodput under SLOs, bytes by edge. 0 simulated, 1 refused by admission.
@@ -50,6 +53,11 @@ def register(app: typer.Typer) -> None:
         if done.document is None:
             console.result(refusal_text(done.plant))
             return exit_code(done.verdict)
+        if observed is not None:
+            from scenarios.simulation.observed import comparison, read_observed
+
+            seen = read_observed(observed, len(done.traffic.arrival))
+            done.document["observed"] = comparison(seen, done.traffic, done.outcome)
         if records_out is not None:
             from scenarios.documents import write_text
             from scenarios.simulation.records import records

@@ -68,12 +68,19 @@ def too_large(config: col.Config) -> Any:
     return over | (first > config.blocks[config.prefill_pool].max())
 
 
-def simulate(config: col.Config, progress: Callable[[int, int], None] | None = None) -> Outcome:
-    """Runs until no event is left. `progress` is told (requests arrived, requests) now and then."""
+def simulate(
+    config: col.Config, progress: Callable[[int, int], None] | None = None, longest: int | None = None
+) -> Outcome:
+    """Runs until no event is left. `progress` is told (requests arrived, requests) now and then.
+
+    Requests of more than `longest` positions are refused like those that no worker could hold.
+    """
     from scenarios.simulation.loop import advance
 
     state = new_state(config)
     state.R[too_large(config), col.ST] = col.REFUSED
+    if longest is not None:
+        state.R[config.prompt + config.out - 1 > longest, col.ST] = col.REFUSED
     gaps = []
     done = False
     while not done:

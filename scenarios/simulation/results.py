@@ -223,7 +223,10 @@ def _unfinished(outcome: Outcome) -> list[str]:
     left = int(((r[:, col.ST] != col.FINISHED) & (r[:, col.ST] != col.REFUSED)).sum())
     words = []
     if refused:
-        words.append(f"{refused:,} requests refused: larger than the KV memory of any worker of a phase")
+        words.append(
+            f"{refused:,} requests refused: larger than the KV memory of any worker of a phase, or longer"
+            " than the model's positions"
+        )
     if left:
         words.append(f"{left:,} requests never ended: no worker that can take them is up")
     return words

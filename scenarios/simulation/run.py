@@ -58,7 +58,7 @@ def run_spec(spec: Spec, note: Callable[[str], None] | None = None) -> Simulated
         if note is not None and of > 1_000_000:
             note(f"{arrived:,} of {of:,} requests have come")
 
-    outcome = simulate(config, progress)
+    outcome = simulate(config, progress, model.seq_len)
     return Simulated(plant=plant, traffic=traffic, outcome=outcome, document=summary(plant, traffic, outcome))
 
 

@@ -17,7 +17,7 @@ def simulation_text(document: Document, *, color: bool = False, width: int | Non
     paint = Paint(color, width)
     blocks = [
         _head(document, paint), _latency(document, paint), _rates(document), _edges(document, paint),
-        _workers(document, paint), listing("Not finished", document["unfinished"], paint),
+        _workers(document, paint), _observed(document, paint), listing("Not finished", document["unfinished"], paint),
         limits_block(document, paint),
     ]  # fmt: skip
     return joined(blocks)
@@ -80,6 +80,18 @@ def _edges(document: Document, paint: Paint) -> list[str]:
     last = [f"  ... and {len(rows) - MOST_ROWS} more edges"] if len(rows) > MOST_ROWS else []
     lost = f", {moved['lost']:,} cut short by failures" if moved["lost"] else ""
     return [*table.lines(paint), *last, f"  all: {format_bytes(moved['bytes'])} in {moved['count']:,} handoffs{lost}"]
+
+
+def _observed(document: Document, paint: Paint) -> list[str]:
+    if "observed" not in document:
+        return []
+    table = Table("Observed", ">compared", ">MAPE", ">Pearson", ">factor", ">MAPE with it", ">scored on")
+    for name, row in document["observed"].items():
+        shares = ["-" if row[k] is None else f"{100 * row[k]:.2f} %" for k in ("mape", "mape_with_factor")]
+        plain = ["-" if row[k] is None else f"{row[k]:.4f}" for k in ("pearson", "factor")]
+        scored = "-" if row["scored_on"] is None else f"{row['scored_on']:,}"
+        table.add(name, f"{row['compared']:,}", shares[0], *plain, shares[1], scored)
+    return table.lines(paint)
 
 
 def _workers(document: Document, paint: Paint) -> list[str]:

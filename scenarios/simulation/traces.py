@@ -80,7 +80,7 @@ def read_trace(path: str) -> Traffic:
     """The requests of a trace file. Raises DescriptionError: unreadable, no known format, or any fault of a line."""
     trace = _Trace(shown_path(path))
     kind = ""
-    for line, text in _lines(path, trace.source):
+    for line, text in file_lines(path, trace.source):
         if line == 1:
             kind, reader = _recognised(trace, text)
             if kind != "jsonl":
@@ -94,7 +94,8 @@ def read_trace(path: str) -> Traffic:
     return _traffic(trace)
 
 
-def _lines(path: str, source: str) -> Iterator[tuple[int, str]]:
+def file_lines(path: str, source: str) -> Iterator[tuple[int, str]]:
+    """(number, text) of the lines of a file, within limits. Raises DescriptionError."""
     read = 0
     try:
         with open(path, "rb") as file:

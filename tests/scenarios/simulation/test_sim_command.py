@@ -117,3 +117,13 @@ def test_an_slo_that_nobody_meets_is_a_goodput_of_none(ask: Ask, tmp_path: Path)
     answer = ask("simulate", tmp_path / "s.yaml", "-o", "json")
     assert answer.code == 0
     assert answer.document["goodput"]["met"] == 0
+
+
+def test_a_request_longer_than_the_model_is_refused_and_counted_and_the_others_go_on(ask: Ask, tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,5\n1,131072,2\n2,131072,1\n")
+    answer = ask("simulate", "chat", "--trace", trace, "-o", "json")
+    assert answer.code == 0
+    counts = answer.document["requests"]
+    assert (counts["finished"], counts["refused"], counts["unfinished"]) == (2, 1, 0)
+    assert "1 requests refused" in answer.document["unfinished"][0]
