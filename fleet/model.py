@@ -223,6 +223,7 @@ def with_mtp(model: Model) -> Model:
     known = bool(model.mtp_tensors)
     return replace(
         model,
+        n_layers=model.n_layers + len(model.mtp_layers),
         layers=(*model.caches, *model.mtp_layers),
         tensors=(*model.tensors, *model.mtp_tensors) if known else model.tensors,
         weights_compared=model.weights_compared and known,

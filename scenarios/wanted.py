@@ -16,7 +16,7 @@ from fleet.errors import DescriptionError, Fault
 from fleet.host_return import assume_host_return
 from fleet.load import load_fleet
 from fleet.machine import Fleet
-from fleet.model import Model
+from fleet.model import Model, with_mtp
 from fleet.units import UnitError, format_utilization, parse_utilization
 from planner.admit import Ask, utilization_of
 from planner.engines import ENGINES, engine_extent
@@ -47,6 +47,7 @@ class Wanted:
     assume_host_return: bool | None = None
     strict: bool | None = None
     model: str | None = None
+    mtp: bool | None = None
     tokenizer: str | None = None
     prompt: str | None = None
     prompt_tokens: int | None = None
@@ -160,6 +161,8 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
     defaults: list[str] = list(wanted.told)
     if wanted.told and model.quantisation and "weights_dtype" not in wanted.given:
         wanted = replace(wanted, weights_dtype=None)  # an engine's --dtype is then that of activations
+    if wanted.mtp:
+        model = _with_mtp(model, defaults)
     prompt_ids = _encode(wanted, model)
     request = _request(wanted, prompt_ids, defaults)
     pricing = pricing_of(wanted.rates, wanted.efficiency, wanted.source)
@@ -172,6 +175,9 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         expect=wanted.expect,
         pricing=pricing,
     )
+    if wanted.mtp and max(ask.placement.pp) > 1:
+        words = "which pipeline stage keeps multi-token-prediction layers was not read; use --pp 1, or leave --mtp out"
+        raise DescriptionError.at(wanted.source, "mtp", words)
     if wanted.model is None:
         defaults.append(f"model: the embedded default {model.name}")
     if utilization is None:
@@ -189,6 +195,13 @@ def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
         sequences=room.sequences,
         solve=room.solve,
     )
+
+
+def _with_mtp(model: Model, defaults: list[str]) -> Model:
+    """The model with its multi-token-prediction layers: their weights, their caches, what is unknown of them."""
+    if not model.mtp_layers and not model.mtp_unknown:
+        defaults.append(f"--mtp: {model.name} has no multi-token-prediction layers that are known; nothing is added")
+    return with_mtp(model)
 
 
 def _with_host_return(fleet: Fleet) -> Fleet:
@@ -303,6 +316,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
             "digest": model.digest,
             "family": model.family,
             "format": model.format,
+            **({"mtp": True} if wanted.mtp else {}),
             **{name: _known(model, getattr(model, name)) for name in MODEL_SIZES},
             "weights_dtype": model.weights_dtype,
         },

@@ -71,6 +71,7 @@ def register(app: typer.Typer) -> None:
         assume_host_return: opt.HostReturnOption = False,
         strict: opt.StrictOption = False,
         model: opt.ModelOption = None,
+        mtp: opt.MtpOption = False,
         tokenizer: opt.TokenizerOption = None,
         prompt: opt.PromptOption = None,
         prompt_tokens: opt.PromptTokensOption = None,
@@ -118,8 +119,8 @@ def register(app: typer.Typer) -> None:
             refuse_other_kinds(path, ("fleet",), "--fleet takes a fleet")
         words = opt.given(
             sku=sku, assume_host_return=assume_host_return or None, strict=strict or None,
-            model=model, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, prefill=prefill,
-            decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
+            model=model, mtp=mtp or None, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens,
+            prefill=prefill, decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent, block_size=block_size,
             attention=attention, layout=layout, prefill_chunk=prefill_chunk, temperature=temperature, top_p=top_p,
             seed=seed, utilization=utilization, rates=rates, efficiency=efficiency,

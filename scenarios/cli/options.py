@@ -84,6 +84,7 @@ BlockSizeOption = Annotated[
     int | None,
     typer.Option("--block-size", metavar="N", help="Short for --kv-extent blocks:N; with --engine its block or page."),
 ]
+MtpOption = Annotated[bool, typer.Option("--mtp", help="Count the multi-token-prediction layers, too.")]
 EngineOption = Annotated[
     str | None,
     typer.Option("--engine", metavar="E", help="What this engine moves: exact, vllm-nixl, sglang, trtllm or mooncake."),
