@@ -49,3 +49,18 @@ LEFT_OUT: Mapping[str, Mapping[str, int]] = {
     "smollm3": {"num_key_value_heads": 4},
 }
 """Field -> value, by `model_type`. Families that are not here take query heads for KV heads."""
+
+INSIDE: Mapping[str, Mapping[str, int]] = {
+    "llama": {
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "vocab_size": 32000, "max_position_embeddings": 2048,
+    },
+    "mistral": {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "vocab_size": 32000, "max_position_embeddings": 131072,
+    },
+    "cohere2": {"max_position_embeddings": 8192},
+    "gemma": {"max_position_embeddings": 8192},
+    "qwen2": {"max_position_embeddings": 32768},
+}  # fmt: skip
+"""Sizes that text configs of published wrappers leave out (LLaVA, PaliGemma). Alone, such a config is a fault."""

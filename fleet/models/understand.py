@@ -10,9 +10,9 @@ from fleet.model import Model, TensorSpec
 from fleet.models.blueprint import Blueprint, Family, Row
 from fleet.models.config import Config
 from fleet.models.families import FAMILIES
-from fleet.models.left_out import LEFT_OUT
+from fleet.models.left_out import INSIDE, LEFT_OUT
 from fleet.models.quantised import Scheme, misfit, read_scheme, stored
-from fleet.models.wrappers import NOT_PRICED, OF_WRAPPER, WRAPPERS, vision_rows
+from fleet.models.wrappers import FLAT, NOT_PRICED, OF_WRAPPER, WRAPPERS, vision_rows
 
 _EXPERTS_PER_TOKEN = (
     "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "top_k_experts", "moe_k",
@@ -28,7 +28,9 @@ def understand(document: dict[str, Any], text: str, told: str, empty: Model, bes
     model_type = document["model_type"]
     within = _within(document, model_type)
     cfg = Config(document, text, told, within=within)
-    inner = cfg.document.get("model_type", WRAPPERS.get(model_type, "")) if within else model_type
+    inner = cfg.document.get("model_type", WRAPPERS.get(model_type, "")) if within else FLAT.get(model_type, model_type)
+    if inner in (f"{model_type}_text", f"{model_type}_text_config") and model_type in FLAT:
+        inner = FLAT[model_type]
     inner = OF_WRAPPER.get(model_type, inner)
     family = FAMILIES.get(inner) if isinstance(inner, str) else None
     if family is None:
@@ -36,7 +38,10 @@ def understand(document: dict[str, Any], text: str, told: str, empty: Model, bes
         why = NOT_PRICED.get(inner if isinstance(inner, str) else "", NOT_PRICED.get(model_type, ""))
         words = f"family {kind} is not understood: KV and weights are not priced{why and ': ' + why}"
         return replace(empty, family=kind, unknown=(words, *_other_words(cfg, None)))
-    cfg.defaults = {**LEFT_OUT.get(family.model_type, {}), **family.defaults}
+    inside = INSIDE.get(family.model_type, {}) if within else {}
+    cfg.defaults = {**LEFT_OUT.get(family.model_type, {}), **inside, **family.defaults}
+    if model_type in FLAT and not within:
+        cfg.raw("vision_config")
     plan = family.build(cfg)
     model = _model(cfg, family, plan, replace(empty, family=model_type), beside)
     cfg.raise_faults()
@@ -51,7 +56,7 @@ def _within(document: dict[str, Any], model_type: str) -> str:
 
 
 def _model(cfg: Config, family: Family, plan: Blueprint, empty: Model, beside: Any) -> Model:
-    seq_len = cfg.count("max_position_embeddings", family.defaults.get("max_position_embeddings"))
+    seq_len = cfg.count("max_position_embeddings")
     rope_theta, norm_eps = cfg.rope_theta(), cfg.positive("rms_norm_eps", 1e-5)
     _check_architecture(cfg, family)
     dtype = cfg.dtype()
@@ -131,7 +136,7 @@ def _check_architecture(cfg: Config, family: Family) -> None:
     """A fault when `architectures` is malformed, or names another listed family than `model_type` does."""
     others = {name for other in FAMILIES.values() for name in other.architectures} - set(family.architectures)
     for name in cfg.architectures():
-        if name in others and not cfg.within:
+        if name in others and not cfg.within and cfg.outer["model_type"] not in FLAT:
             kind = shorten(cfg.outer["model_type"])
             cfg.faults.append(("architectures", f"{name} contradicts model_type {kind}; correct one"))
 
@@ -152,7 +157,7 @@ def _other_words(cfg: Config, family: Family | None) -> list[str]:
         if quantised:
             words += read_scheme(quantised, None)[1] or ["the weights are quantised"]
         return words
-    if names and not cfg.within and names[0] not in known:
+    if names and not cfg.within and names[0] not in known and cfg.outer["model_type"] not in FLAT:
         words.append(f"architecture {shorten(names[0])} is not understood in family {family.model_type}")
     return words + cfg.unread_words()
 

@@ -14,6 +14,13 @@ WRAPPERS: dict[str, str] = {
     "mistral3": "mistral",
     "llava": "llama",
     "llava_next": "llama",
+    "llava_onevision": "qwen2",
+    "vipllava": "llama",
+    "paligemma": "gemma",
+    "aya_vision": "cohere2",
+    "internvl": "qwen2",
+    "internvl_chat": "qwen2",
+    "qwen2_vl": "qwen2",
     "qwen2_5_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
@@ -24,6 +31,9 @@ WRAPPERS: dict[str, str] = {
     "step3p7": "step3p5",
 }
 """Wrapper -> the `model_type` of its text config where that names none."""
+
+FLAT: dict[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
+"""Wrappers that were published with the language model's fields beside the tower's, in no object of their own."""
 
 OF_WRAPPER: dict[str, str] = {"kimi_k3": "kimi_k3"}
 """Wrappers whose text config names a family that it is not: this one is taken instead."""
@@ -42,6 +52,8 @@ NOT_PRICED: dict[str, str] = {
 
 def vision_rows(cfg: Config, plan: Blueprint) -> list[Row]:
     """The tensors of a vision tower, role `vision`; none when there is none or it is only named as excluded."""
+    if not cfg.within and cfg.outer.get("model_type") in FLAT:
+        plan.excludes.append("vision tower and projector")
     if not cfg.within:
         return []
     vision = cfg.outer.get("vision_config")
