@@ -17,10 +17,11 @@ _PARTS = {"ttft_s", "tpot_s", "prefill", "handoff", "decode"}
 
 
 def explain_phases(plan: Document) -> list[Derivation]:
-    """The derivations of a plan's `time`; none for a plan that has no phases in it."""
+    """The derivations of a plan's `time`: why there is none of a plan that is not admitted."""
     time = plan.get("time") or {}
     if not time.keys() >= _PARTS:
-        return []
+        verdict = plan.get("verdict")
+        return [] if verdict in (None, "admitted") else _none((f"the plan is {verdict}, so it has none",))
     used = {(row["device"], row["what"]): row for row in time.get("used") or []}
     out = [
         _device(phase, one, used)
@@ -30,6 +31,16 @@ def explain_phases(plan: Document) -> list[Derivation]:
     ]
     passes = (plan.get("passes") or {}).get("decode")
     return [*out, *_phases(time), *_whole(time, passes)]
+
+
+def _none(why: tuple[str, ...], names: tuple[str, ...] = ("ttft", "tpot")) -> list[Derivation]:
+    return [
+        Derivation(
+            subject=name.upper(), terms=why, bytes=None, about=frozenset(("time", name)),
+            figure=scored_time({"seconds": None}),
+        )
+        for name in names
+    ]  # fmt: skip
 
 
 def _device(phase: str, one: Document, used: dict[tuple[str, str], Document]) -> Derivation:
@@ -93,6 +104,8 @@ def _whole(time: Document, passes: Any) -> Iterator[Derivation]:
     ttft_standing, tpot_standing = (
         {"lower_bound": time.get(f"{name}_lower_bound"), "error": time.get("error")} for name in ("ttft", "tpot")
     )
+    why = ("; ".join(time.get("unpriced") or ("no pass of it",)),)
+    yield from _none(why, tuple(name for name, value in (("ttft", ttft), ("tpot", tpot)) if value is None))
     if ttft is not None:
         terms = [(name, time[name]["seconds"] or 0) for name in ("prefill", "handoff")]
         yield Derivation(

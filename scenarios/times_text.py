@@ -35,7 +35,8 @@ def times_block(time: Document, paint: Paint) -> list[str]:
     shares = {(u["what"], u["share"], u["share_provenance"]) for u in time.get("used") or []}
     if shares:
         told = ", ".join(f"{share:.3g} of {what} ({origin})" for what, share, origin in sorted(shares))
-        lines += paint.fold(safe(f"            roofline of {time.get('rates', 'declared')} rates: {told}"), 12)
+        rates = " and ".join(sorted({u.get("rates", "declared") for u in time["used"]}))
+        lines += paint.fold(safe(f"            roofline of {rates} rates: {told}"), 12)
     return [*lines, *paint.fold(safe(f"            not in it: {time.get('left_out', '')}"), 12)]
 
 

@@ -28,6 +28,10 @@ def explain_together(plans: Sequence[Document]) -> list[Derivation]:
         raise DescriptionError.at(
             "explain", "--with", f"the plans are on different fleets ({names}); give plans on one"
         )
+    refused = [str(number) for number, plan in enumerate(plans, 1) if plan.get("verdict") == "refused"]
+    if refused:
+        words = f"plan {', '.join(refused)} is refused, and no time is told of it; give plans that are admitted"
+        raise DescriptionError.at("explain", "--with", words)
     unknown = [number for number, plan in enumerate(plans, 1) if (plan.get("handoff") or {}).get("legs", 0) is None]
     if unknown:
         told = ", ".join(str(number) for number in unknown)

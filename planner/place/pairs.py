@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import product
 
 from fleet.errors import DescriptionError, Fault
 from fleet.machine import Fleet
@@ -24,7 +25,7 @@ from planner.place.candidate import (
     tokens_per_second,
     value_of,
 )
-from planner.place.classes import PairClass, classes_of
+from planner.place.classes import Listing, PairClass, classes_of
 from planner.place.constraints import COMMAND_LINE, Constraints, contradictions
 from planner.place.screen import Screen, told
 
@@ -127,14 +128,29 @@ class PairSearch:
 
     def _left(self, constraints: Constraints) -> Sequence[PairClass]:
         """The classes that keep to what is required."""
-        free = not constraints.excluded and constraints.prefill is None and constraints.decode is None
-        listing = self.classes.pairs(None if free else constraints.allows)
+        listing = self._listed(constraints)
         self._complete, listed = listing.complete, listing.pairs
         # Rules and likeness go together: a node or a domain is part of what makes pairs alike.
         return [
             each for each in listed
             if all(self.classes.near.keeps(rule, self._pair(each)) for rule in constraints.required)
         ] if constraints.required else listed  # fmt: skip
+
+    def _listed(self, constraints: Constraints) -> Listing:
+        """The classes of allowed devices. Avoided devices and others are not alike, so each mixture has its own."""
+        free = not constraints.excluded and constraints.prefill is None and constraints.decode is None
+        if not constraints.avoided:
+            return self.classes.pairs(None if free else constraints.allows)
+        listings = []
+        for up, down in product((False, True), repeat=2):
+
+            def allows(name: str, phase: str, up: bool = up, down: bool = down) -> bool:
+                avoided = name in constraints.avoided
+                return avoided is (up if phase == "prefill" else down) and constraints.allows(name, phase)
+
+            listings.append(self.classes.pairs(allows))
+        pairs = sorted((each for one in listings for each in one.pairs), key=lambda each: (each.prefill, each.decode))
+        return Listing(pairs=tuple(pairs), complete=all(one.complete for one in listings))
 
     def _pair(self, each: PairClass) -> tuple[str, str]:
         return self.names[each.prefill], self.names[each.decode]

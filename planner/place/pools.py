@@ -108,7 +108,40 @@ class PoolSearch:
             raise DescriptionError([Fault(source=COMMAND_LINE, field=flag, message=words) for flag, words in faults])
 
     def run(self) -> Answer:
-        """The answer: one candidate for each size that fits on the fleet, the best of its kind."""
+        """The answer: one candidate for each size that fits on the fleet, the best of its kind.
+
+        Avoided devices are in it only where no pool of that size and kind of cards is admitted without them.
+        """
+        answer, spared = self._run(), self._sparing()
+        if not spared:
+            return answer
+        kinds = {self._kind(each) for each in spared}
+        rest = [each for each in answer.admitted if self._kind(each) not in kinds]
+        sizes = {self._kind(each)[:-1] for each in spared}
+        others = tuple(each for each in answer.others if self._kind(each)[:-1] not in sizes)
+        admitted = ranked([*spared, *rest], self.question.objective)
+        exact = all(each.bound is None for each in admitted)
+        return replace(answer, admitted=tuple(admitted), others=others, exact=exact, bound=admitted[0].bound)
+
+    def _sparing(self) -> tuple[Candidate, ...]:
+        """The admitted pools of the same question without the avoided devices."""
+        constraints = self.question.constraints
+        if not constraints.avoided:
+            return ()
+        narrow = replace(constraints, avoided=frozenset(), excluded=constraints.excluded | constraints.avoided)
+        try:
+            return PoolSearch(replace(self.question, constraints=narrow)).run().admitted
+        except DescriptionError:  # too few devices are left
+            return ()
+
+    def _kind(self, pool: Candidate) -> tuple[object, ...]:
+        """Batch, sizes, and last the kinds of cards."""
+        cards = tuple(self.sku[self.classes.symmetry.number[side[0][0]]] for side in (pool.prefill, pool.decode))
+        sizes = (len(pool.prefill), len(pool.decode), len(pool.prefill[0]), len(pool.decode[0]))
+        return (pool.batch, *sizes, cards)
+
+    def _run(self) -> Answer:
+        """The same, avoided devices taken like any."""
         question = self.question
         count = sum(up or down for up, down in self.able)
         most = min(count, question.most_devices or count)

@@ -237,6 +237,19 @@ def test_preferences_go_before_the_objective_and_are_told_where_broken():
     assert all(each.broken == ("avoid gpu:0",) for each in told_of.admitted)
 
 
+@pytest.mark.parametrize("name", ["hgx-h100", "gb200-nvl72", "h100-two-roots"])
+def test_devices_that_are_like_avoided_ones_go_before_them(name: str):
+    fleet = load_fleet(name)
+    avoided = frozenset(device.id for device in fleet.devices[:3])
+    answer = PairSearch(Question(ask=ask_of(fleet), constraints=Constraints(avoided=avoided))).run()
+    first = answer.admitted[0]
+    assert first.broken == ()
+    assert not {*first.prefill[0], *first.decode[0]} & avoided
+    assert answer.considered == sum(each.alike or 0 for each in (*answer.admitted, *answer.others)) == answer.possible
+    assert {len(each.broken) for each in answer.admitted} == {0, 1, 2}
+    assert [len(each.broken) for each in answer.admitted] == sorted(len(each.broken) for each in answer.admitted)
+
+
 def test_unknown_devices_are_told_with_the_nearest_name_all_at_once():
     with pytest.raises(DescriptionError) as caught:
         named_devices(load_fleet("hgx-h100"), ["gpu:9", "gpu:0", "gqu:1", "cpu*"], "--exclude")

@@ -203,6 +203,15 @@ def test_a_worker_lies_in_one_domain_and_keeps_to_the_rules():
     assert {name.split("/")[0] for name in pool.devices} == {"b1"}
 
 
+def test_avoided_devices_are_in_a_pool_only_where_the_size_needs_them():
+    sizes: dict[str, Any] = {"prefill_workers": (2,), "decode_workers": (2, 6)}
+    avoided = Constraints(avoided=frozenset({"gpu:0"}))
+    question = PoolQuestion(ask=ask_of(load_fleet("hgx-h100")), constraints=avoided, **sizes)
+    small, whole = PoolSearch(question).run().admitted
+    assert (len(small.decode), small.broken) == (2, ())
+    assert (len(whole.decode), whole.broken) == (6, ("avoid gpu:0",))
+
+
 def test_full_devices_are_passed_over_and_told_when_nothing_else_is_left():
     fleet = boards(4)
     full = [replace(each, in_use=79 * 2**30) if each.id != "b0/gpu:2" else each for each in fleet.devices]

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from fleet.errors import DescriptionError
 from scenarios.explain import explain, explanation_text
 from scenarios.planning import make_plan
+from scenarios.table import Paint
+from scenarios.times_text import times_block
+from scenarios.together import explain_together
 from scenarios.wanted import prepare, wanted_of
 
 Document = dict[str, Any]
@@ -81,3 +85,26 @@ def test_a_plan_of_an_older_version_has_no_rates_and_breaks_nothing(plans: dict[
             for name in ("bandwidth_bytes_per_s", "latency_s", "provenance", "verified"):
                 leg.pop(name, None)
     assert not broken(plan)
+
+
+@pytest.mark.parametrize("subject", ["ttft", "tpot"])
+def test_why_there_is_no_time_is_explained(subject: str, plans: dict[str, Document]) -> None:
+    refused = make_plan(prepare(wanted_of("two-gpu-tight", {})))
+    [told] = explain(refused, subject)
+    assert (told.figure, told.terms) == ("unpriced", ("the plan is refused, so it has none",))
+    unpriced = make_plan(prepare(wanted_of(None, {"fleet": "gpu-and-cpu", "prefill": "cpu:0", "decode": "gpu:0"})))
+    assert unpriced["time"]["ttft_s"] is None
+    [told] = explain(unpriced, "ttft")
+    assert told.terms == ("; ".join(unpriced["time"]["unpriced"]),)
+
+
+def test_no_time_is_told_of_a_refused_plan_among_several() -> None:
+    refused = make_plan(prepare(wanted_of("two-gpu-tight", {})))
+    with pytest.raises(DescriptionError, match="plan 1, 2 is refused"):
+        explain_together([refused, refused])
+
+
+def test_a_roofline_says_whose_rates_it_used() -> None:
+    plan = make_plan(prepare(wanted_of("two-gpu", {"rates": "observed"})))
+    assert {row["rates"] for row in plan["time"]["used"]} == {"declared"}
+    assert any("roofline of declared rates" in line for line in times_block(plan["time"], Paint(on=False)))
