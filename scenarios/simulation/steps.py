@@ -256,17 +256,27 @@ def _finish(c: Any, s: Any, w: int, r: int, time: int) -> None:
 finish = inner(_finish)
 
 
+def _take_growth(c: Any, s: Any, w: int) -> None:
+    """The blocks that a stretch took step by step, before any of its requests ends and lets go of its own."""
+    for i in range(s.V[w, NRUN]):
+        r = s.run[w, i]
+        if s.R[r, ST] == DECODING:
+            more = ceil(s.R[r, KV] + s.V[w, JK], c.block) - held(c, s, r)
+            if more > 0:
+                make_room(c, s, w, more)
+                take(c, s, w, more)
+                s.R[r, DB] += more
+
+
+take_growth = inner(_take_growth)
+
+
 def _decoded(c: Any, s: Any, w: int, r: int, time: int) -> None:
     """The steps of a stretch for one decoding request."""
     k = s.V[w, JK]
     s.R[r, KV] += k
     s.R[r, GEN] += k
     s.R[r, CHUNK] = 0
-    more = ceil(s.R[r, KV], c.block) - held(c, s, r)
-    if more > 0:
-        make_room(c, s, w, more)
-        take(c, s, w, more)
-        s.R[r, DB] += more
     s.R[r, TLAST] = time
     if s.R[r, GEN] == c.out[r]:
         finish(c, s, w, r, time)
@@ -353,9 +363,7 @@ break_off = inner(_break_off)
 def _step_end(c: Any, s: Any, w: int, time: int) -> None:
     """The end of a stretch: its tokens, its prompts, and what comes next."""
     whole = scaled(s, w, s.V[w, JK])
-    if s.V[w, JK] > 1:
-        grown = c.blocks[w] - room(c, s, w) + growth(c, s, w, s.V[w, JK])
-        s.V[w, PEAK] = max(s.V[w, PEAK], grown)
+    take_growth(c, s, w)
     note_gaps(c, s, w)
     s.V[w, BUSY] += time - s.V[w, JS]
     s.V[w, STEPS] += s.V[w, JK]
