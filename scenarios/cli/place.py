@@ -20,6 +20,7 @@ InUse = Annotated[
         help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json. Repeatable.",
     ),
 ]
+OneFleet = Annotated[Rules, typer.Option("--fleet", metavar="F", help="Fleet file or shipped name.")]
 ShareOf = Annotated[
     str | None,
     typer.Option("--utilization-of", metavar="total|free", help="What --utilization is a share of; default: total."),
@@ -72,7 +73,7 @@ def register(app: typer.Typer) -> None:
         scenario: Annotated[
             str | None, typer.Argument(metavar="SCENARIO", help="Scenario file, or shipped name.")
         ] = None,
-        fleet: opt.OneFleet = None,
+        fleets: OneFleet = None,
         sku: opt.SkuOption = None,
         assume_host_return: opt.HostReturnOption = False,
         strict: opt.StrictOption = False,
@@ -126,6 +127,9 @@ def register(app: typer.Typer) -> None:
         from scenarios.place_document import place_document
         from scenarios.placing_question import Asked, placing_of
 
+        if fleets is not None and len(fleets) > 1:
+            wrong_use(f"--fleet is given {len(fleets)} times: one fleet is searched; kvwaybill admit compares several")
+        fleet = fleets[0] if fleets else None
         if scenario is None and fleet is None:
             wrong_use("name a --fleet, or a SCENARIO (kvwaybill fleet catalog, kvwaybill scenario list)")
         if scenario is not None:

@@ -139,6 +139,7 @@ def test_every_fault_of_the_options_is_told_at_once(ask: Ask) -> None:
         (["--require", "spread", "--require", "same-node"], "contradict each other"),
         (["--prefer", "spread", "--prefer", "same-node"], "contradict each other, and decide nothing of a pair"),
         (["--objective", "devices", "--objective", "ttft"], "ttft and devices are several orders"),
+        (["--fleet", "hgx-a100"], "--fleet is given 2 times"),
         (["--exclude", "gpu:*"], "--exclude excludes every pair; without it 56 pairs are left"),
         (["--prefill", "gpu:1", "--decode", "gpu:1"], "a split needs two"),
         (["--prefill", "gpu:1", "--exclude", "gpu:1"], "--exclude leaves nothing of --prefill gpu:1"),
