@@ -27,7 +27,7 @@ def _bounds(launch: Document, paint: Paint) -> list[str]:
     memory, tokens, turns = launch["available_bytes"], launch["pool_tokens"], launch["max_concurrency"]
     told = (
         f"  between {_count(tokens['least'])} and {_count(tokens['most'])} tokens, {turns['least'] or 'unknown'}x to"
-        f" {turns['most']}x for {launch['request_tokens']:,} tokens per request; available memory"
+        f" {turns['most'] or 'unknown'}x for {launch['request_tokens']:,} tokens per request; available memory"
         f" {_size(memory['least'])} to {_size(memory['most'])} ({memory['origin']})"
     )
     return paint.fold(safe(told), 4)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scenarios.wanted import Wanted
 
 _BLOCK = {"vllm": 16, "sglang": 1}
+_NOBODY_KNOWS: dict[str, Any] = {"least": None, "most": None}
 _UNKNOWN = "the peak of activations, captured graphs and memory outside the allocator, which the engine measures itself"
 _PAIRED = (("model", "model"), ("kv_dtype", "kv_dtype"), ("weights_dtype", "weights_dtype"), ("engine", "engine"),
            ("utilization", "utilization"), ("batch", "max_seqs"), ("kv_buffer", "kv_buffer"))  # fmt: skip
@@ -110,14 +111,18 @@ def _one(
     pool = pool_of(
         model, work["kv_dtype"], tp=launch.tp or 1, pp=launch.pp or 1, block=block, length=length, available=available
     )
+    if launch.pool is not None:
+        flag = launch.flags["pool"]
+        words = f"the pool: {flag} {launch.pool:,} sets it in place of memory, and how a version counts it was not read"
+        pool = replace(pool, unknown=(words, *pool.unknown))
     reasons = [*([f"available memory: {unknown}"] if unknown else []), *pool.unknown]
     return {
         "line": launch.line, "server": launch.server, "role": launch.role, "model": launch.model,
         "available_bytes": _bounds(available) | {"origin": origin},
         "request_tokens": length, "block_tokens": block,
-        "pool_tokens": _bounds(pool.tokens),
-        "max_concurrency": {name: _two(value) for name, value in _ends(pool.concurrency)},
-        "prints": _lines(launch, pool, length),
+        "pool_tokens": _NOBODY_KNOWS if launch.pool else _bounds(pool.tokens),
+        "max_concurrency": _NOBODY_KNOWS if launch.pool else _two_bounds(pool.concurrency),
+        "prints": [] if launch.pool else _lines(launch, pool, length),
         "unknown": reasons,
     }  # fmt: skip
 
@@ -148,6 +153,10 @@ def _ends(figures: Range) -> tuple[tuple[str, Fraction | None], ...]:
 
 def _bounds(figures: Range) -> dict[str, Any]:
     return {name: None if value is None else int(value) for name, value in _ends(figures)}
+
+
+def _two_bounds(figures: Range) -> dict[str, Any]:
+    return {name: _two(value) for name, value in _ends(figures)}
 
 
 def _two(value: Fraction | None) -> str | None:

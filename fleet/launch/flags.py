@@ -12,14 +12,14 @@ VLLM: dict[str, str] = {
     "model": "model", "tensor-parallel-size": "tp", "tp": "tp", "pipeline-parallel-size": "pp", "pp": "pp",
     "max-model-len": "max_len", "max-num-seqs": "max_seqs", "block-size": "block", "kv-cache-dtype": "kv_dtype",
     "dtype": "weights_dtype", "gpu-memory-utilization": "utilization", "kv-transfer-config": "transfer",
-    "kv-cache-memory-bytes": "kv_bytes",
+    "kv-cache-memory-bytes": "kv_bytes", "num-gpu-blocks-override": "pool",
 }  # fmt: skip
 SGLANG: dict[str, str] = {
     "model-path": "model", "model": "model", "tensor-parallel-size": "tp", "tp-size": "tp", "tp": "tp",
     "pipeline-parallel-size": "pp", "pp-size": "pp", "pp": "pp", "context-length": "max_len",
     "max-running-requests": "max_seqs", "page-size": "block", "kv-cache-dtype": "kv_dtype", "dtype": "weights_dtype",
     "mem-fraction-static": "utilization", "disaggregation-mode": "role",
-    "disaggregation-transfer-backend": "backend",
+    "disaggregation-transfer-backend": "backend", "max-total-tokens": "pool",
 }  # fmt: skip
 
 _SILENT = frozenset((
@@ -67,7 +67,6 @@ _UNPRICED: dict[str, str] = {
 """Known, not priced here, and in the way of an exact answer: the plan stays unverified."""
 
 _BESIDE: dict[str, str] = {
-    "num-gpu-blocks-override": "a pool of its own size", "max-total-tokens": "a pool of its own size",
     "swap-space": "swapped blocks on the host", "enable-prefix-caching": "blocks kept for prefixes",
     "no-enable-prefix-caching": "no blocks kept for prefixes", "disable-radix-cache": "no blocks kept for prefixes",
     "max-num-batched-tokens": "the peak of activations", "chunked-prefill-size": "the peak of activations",

@@ -39,6 +39,7 @@ class Launch:
     """What one serving command says. None = not said. `line` is where it begins; `flags`: field -> flag.
 
     `tp`, `pp`: ranks. `max_len` tokens a request, `max_seqs` requests at once, `block` tokens of a block or page.
+    `pool` blocks or tokens that a flag sets, whatever memory there is.
     `engine` is what moves the cache, None when no transfer is configured. `unpriced` and `notes` in words.
     """
 
@@ -55,6 +56,7 @@ class Launch:
     weights_dtype: str | None = None
     utilization: str | None = None
     kv_bytes: int | None = None
+    pool: int | None = None
     engine: str | None = None
     kv_buffer: str | None = None
     flags: dict[str, str] = field(default_factory=dict)
@@ -171,7 +173,7 @@ def _launch(server: str, words: tuple[str, ...], line: int, source: str, faults:
         server=server, line=line, model=model, tp=values.count("tp"), pp=values.count("pp"),
         max_len=values.count("max_len"), max_seqs=values.count("max_seqs"), block=values.count("block"),
         kv_dtype=values.choice("kv_dtype", _KV), weights_dtype=values.choice("weights_dtype", _WEIGHTS),
-        utilization=values.share("utilization"), kv_bytes=values.count("kv_bytes"),
+        utilization=values.share("utilization"), kv_bytes=values.count("kv_bytes"), pool=values.count("pool"),
         flags={name: flag for name, (flag, _) in flags.fields.items()}, unpriced=tuple(flags.unpriced),
     )  # fmt: skip
     told = _vllm_transfer(values, book) if server == "vllm" else _sglang_transfer(values, book)

@@ -192,6 +192,25 @@ def test_given_the_engines_memory_its_lines_are_exact(serve: Path, ask: Ask) -> 
     assert "should print" in ask("admit", *ASKED, "--engine-args", serve, *given).out
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm serve {} --max-model-len 4096 --num-gpu-blocks-override 100",
+        "python -m sglang.launch_server --model-path {} --context-length 4096 --max-total-tokens 8192",
+    ],
+)
+def test_a_pool_that_a_flag_sets_is_not_priced_by_memory(tmp_path: Path, model: Path, ask: Ask, line: str) -> None:
+    serve = tmp_path / "serve.sh"
+    serve.write_text(line.format(model))
+    asked = ("admit", *ASKED, "--engine-args", serve, "--available-kv-cache-memory", "1024 MiB")
+    (launch,) = ask(*asked, "-o", "json").document["launch"]
+    nobody_knows = {"least": None, "most": None}
+    assert (launch["pool_tokens"], launch["max_concurrency"], launch["prints"]) == (nobody_knows, nobody_knows, [])
+    assert "sets it in place of memory" in launch["unknown"][0]
+    answer = ask(*asked)
+    assert (answer.code, "between unknown and unknown tokens" in answer.out) == (0, True)
+
+
 def test_our_flags_stand_in_place_of_launch_lines_and_the_plan_says_so(serve: Path, ask: Ask) -> None:
     answer = ask("admit", *ASKED, "--engine-args", serve, "--batch", "1", "--kv-extent", "filled", "-o", "json")
     document = answer.document
