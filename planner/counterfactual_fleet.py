@@ -148,12 +148,19 @@ def peer_access(admission: Admission) -> Iterator[Change]:
 
 
 def unknowns(admission: Admission) -> Iterator[Change]:
-    """State what is unknown: the capacity that is needed, or that peer copies are staged (which is always possible)."""
+    """State what is unknown: the capacity that is needed, that nobody holds any of a device, or that peer copies are
+    staged (which is always possible).
+    """
     ask = admission.ask
     capacity = least_capacities(admission, ("CAPACITY_UNKNOWN",))
     if capacity:
         changes = [{"field": f, "from": None, "to": f"{to} B"} for f, to in sorted(capacity.items())]
         yield Change(document=joined(changes), ask=replace(ask, fleet=_with_capacities(ask.fleet, capacity)))
+    held = [reason.device for reason in admission.reasons if reason.code == "IN_USE_UNKNOWN" and reason.device]
+    if held:
+        idle = tuple(replace(d, in_use=0) if d.id in held else d for d in ask.fleet.devices)
+        document = {"flag": "--in-use", "from": None, "to": f"a text that says 0 B of {' and '.join(sorted(held))}"}
+        yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, devices=idle, digest="")))
     for reason in admission.reasons:
         if reason.code == "PEER_ACCESS_UNKNOWN" and reason.edge is not None:
             src, dst = reason.edge

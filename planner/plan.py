@@ -140,13 +140,17 @@ def plan_document(
         document |= prediction_document(admission)
         if admission.verdict == "refused":
             document |= untimed(document)
-    document["alternatives"] = alternatives + [
-        {"reading": name} | _carried(prediction.rows, prediction.edges)
-        for name, prediction in admission.readings.items()
-    ]
+    document["alternatives"] = alternatives + _readings(admission)
     document["reasons"] = [reason_document(reason) for reason in admission.reasons]
     document["limits"] = limits
     return document
+
+
+def _readings(admission: Admission) -> list[dict[str, Any]]:
+    """What either answer to an unknown peer access would carry; of what is refused without times, as in the plan."""
+    read = {name: _carried(each.rows, each.edges) for name, each in admission.readings.items()}
+    is_refused = admission.verdict == "refused"
+    return [{"reading": name} | part | (untimed(part) if is_refused else {}) for name, part in read.items()]
 
 
 def prediction_document(admission: Admission) -> dict[str, Any]:

@@ -134,17 +134,17 @@ def _reasons(reasons: list[Document], paint: Paint, *, vx: bool = False) -> list
 
 def _other_changes(plan: Document, paint: Paint) -> list[str]:
     """What else would be admitted, one single change a line; and both readings where peer access is unknown."""
-    words = []
+    words, readings = [], []
     told = [reason.get("fix") for reason in plan.get("reasons") or []]
     for entry in plan.get("alternatives") or []:
         if entry.get("reading"):
             edges = (e for e in entry.get("edges") or [] if e["bytes"])
             carried = ", ".join(f"{e['src']} -> {e['dst']} {e['bytes']:,} B / {e['copies']:,}" for e in edges)
-            words.append(f"if peer access is {entry['reading']}: {carried}")
+            readings.append(f"if peer access is {entry['reading']}: {carried}")
         elif entry not in told:
             words.append(fix_words(entry))
-    title = "Each of these alone would be admitted too" if plan["verdict"] == "refused" else "Both readings"
-    return listing(title, words, paint)
+    changes = listing("Each of these alone would be admitted too", words, paint)
+    return [*changes, *listing("Both readings", readings, paint)]
 
 
 def _memory(memory: list[Document], paint: Paint) -> list[str]:

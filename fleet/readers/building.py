@@ -166,9 +166,16 @@ def _device(gpu: Gpu, card: Sku | None, source: str) -> Device:
         numa=gpu.numa,
         arch=None if card is None else card.arch,
         where=f"{source}:{gpu.line}",
-        capacity_field="--sku" if card is None else f"skus.{card.name}.memories[0].capacity",
+        capacity_field=_capacity_field(gpu, card),
         compute=() if card is None else card.compute,
     )
+
+
+def _capacity_field(gpu: Gpu, card: Sku | None) -> str:
+    """Where a size would be stated: a size that the text states is in no card, and one that nobody does is --sku's."""
+    if gpu.capacity != UNKNOWN:
+        return f"devices.{device_id(gpu.index)}.memories[0].capacity"
+    return "--sku" if card is None else f"skus.{card.name}.memories[0].capacity"
 
 
 def _slot(gpu: Gpu, card: Sku | None, source: str) -> list[Link]:

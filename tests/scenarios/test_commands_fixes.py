@@ -204,3 +204,51 @@ def test_cards_of_the_catalog_have_each_a_field_and_a_least_capacity_of_their_ow
     assert [each["field"] for each in told] == ["skus.l4.memories[0].capacity"]  # the H100 is large enough
     card = {"extends": "l4", "memories": [{"name": "gddr", "capacity": told[0]["to"], "granule": "2 MiB"}]}
     assert admit(ask, tmp_path, described | {"skus": {"l4": card}}, {"--steps": "60", "--batch": "400000"}).code == 0
+
+
+def seconds_in(part: Any) -> list[Any]:
+    """Every time in a part of a document."""
+    if isinstance(part, dict):
+        own = [value for name, value in part.items() if name.endswith(("seconds", "_s")) and "per_s" not in name]
+        return own + [each for value in part.values() for each in seconds_in(value)]
+    return [each for value in part for each in seconds_in(value)] if isinstance(part, list) else []
+
+
+def test_readings_of_a_refused_plan_are_told_apart_from_changes_and_have_no_time(ask: Ask) -> None:
+    words = ["--fleet", "pcie-l40s", "--batch", "9000000"]
+    answer = ask("admit", *words, "-o", "json")
+    assert answer.code == 1
+    readings = [each for each in answer.document["alternatives"] if "reading" in each]
+    assert [each["reading"] for each in readings] == ["direct", "staged"]
+    assert readings[1]["handoff"]["legs"]
+    assert set(seconds_in(readings)) == {None}
+    told = ask("admit", *words).out
+    assert "Both readings\n  - if peer access is direct" in told
+    assert "admitted too\n  - if peer" not in told
+
+
+def test_a_refusal_beside_an_unknown_use_tells_what_would_admit_it(ask: Ask, tmp_path: Path) -> None:
+    held = tmp_path / "held.csv"
+    held.write_text("index, memory.used [MiB]\n0, [N/A]\n1, [N/A]\n")
+    described = fleet([TOO_SMALL, TOO_SMALL])
+    flags = {**ASKED, "--in-use": str(held)}
+    answer = admit(ask, tmp_path, described, flags)
+    assert answer.code == 1
+    fix = answer.document["reasons"][0]["fix"]
+    *sizes, use = [fix, *fix["and"]]
+    assert (use["flag"], use["to"]) == ("--in-use", "a text that says 0 B of gpu:0 and gpu:1")
+    for change in sizes:
+        state(described, change["field"], change["to"])
+    assert admit(ask, tmp_path, described, flags).code == 3
+    assert admit(ask, tmp_path, described, ASKED).code == 0
+
+
+@pytest.mark.shared
+def test_a_size_that_a_foreign_text_states_is_a_field_of_its_device(ask: Ask) -> None:
+    text = Path("../shared/data/topology/hwloc_power8_4xp100.xml")
+    if not text.exists():
+        pytest.skip("the shared topology texts are not here")
+    answer = ask("admit", "--fleet", str(text), "--batch", "900000", "-o", "json")
+    fields = [each["field"] for each in answer.document["alternatives"] if "capacity" in each.get("field", "")]
+    assert fields == ["devices.gpu:0.memories[0].capacity"]
+    assert not any(each.get("field") == "--sku" for each in answer.document["alternatives"])
