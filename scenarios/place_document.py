@@ -225,4 +225,10 @@ def _unpriced(answer: Answer) -> list[str]:
     objective = answer.question.objective
     if not answer.admitted or any(value_of(each, objective) is not None for each in answer.admitted):
         return []
+    without = sorted(
+        {d.sku or "a card without a name" for d in answer.question.ask.fleet.devices} - {*answer.question.prices}
+    )
+    if objective == "cost" and without:
+        none = ", ".join(without)
+        return [f"no placement has a price: --price names no {none}; the order is that of the figures after it"]
     return [f"no placement has a priced {objective}: the order is that of the figures after it, and of the fleet"]

@@ -148,7 +148,10 @@ class PoolSearch:
         listed = [sizes for sizes in question.sizes() if sizes.devices <= most]
         if not listed:
             least = min(sizes.devices for sizes in question.sizes())
-            limit = f"{most} devices are left" if most < len(self.names) else f"the fleet has {most}"
+            limit = f"the fleet has {most}"
+            if most < len(self.names):
+                words = ", ".join(question.constraints.words) if count == most else "--max-devices"
+                limit = f"{words} leaves {most}"
             words = f"the smallest pool of these takes {least} devices, and {limit}; ask for fewer workers or ranks"
             raise DescriptionError.at(COMMAND_LINE, "", words)
         regions = [self._kept_to(region) for region in regions_of(self.classes, lambda device: self._allowed(device))]
@@ -161,6 +164,8 @@ class PoolSearch:
             for ranks, group in itertools.groupby(listed, key=lambda sizes: sizes.ranks):
                 case = self._case(batch, ranks)
                 found += [each for sizes in group for each in self._of_sizes(case, sizes, regions)]
+        if not found:
+            raise self._nothing_left()
         admitted = ranked((each for each in found if each.verdict == "admitted"), question.objective)
         others = tuple(each for each in found if each.verdict != "admitted")
         exact = bool(admitted) and all(each.bound is None for each in admitted)
@@ -168,6 +173,25 @@ class PoolSearch:
             question=question, admitted=tuple(admitted), others=others, considered=len(listed) * len(question.batches),
             possible=question.combinations, exact=exact, bound=admitted[0].bound if admitted else None,
         )  # fmt: skip
+
+    def _nothing_left(self) -> DescriptionError:
+        """Which constraints leave no pool, whatever the memory; without any, what a pool is made of does."""
+        faults = []
+        for word in self.question.constraints.words:
+            narrow = replace(self.question, constraints=self.question.constraints.without(word))
+            try:
+                PoolSearch(narrow)._run()
+                told_words = "without it there are some"
+            except DescriptionError:
+                told_words = "without it there is none, too"
+            faults.append(Fault(source=COMMAND_LINE, field=word, message=f"excludes every pool; {told_words}"))
+        if faults:
+            return DescriptionError(faults)
+        words = (
+            "no pool of these sizes has every worker in one link domain and of one kind of card; ask for fewer ranks,"
+            " or state domains or peer_access: direct in the fleet file"
+        )
+        return DescriptionError.at(COMMAND_LINE, "", words)
 
     def _allowed(self, device: int) -> tuple[bool, bool] | None:
         return self.able[device] if any(self.able[device]) else None

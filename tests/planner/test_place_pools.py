@@ -118,10 +118,11 @@ def test_a_pool_is_the_best_of_all_choices_or_says_how_far_it_may_be(shape, work
         decode_tp=(ranks[1],), routing="nearest" if nearest else "any",
     )  # fmt: skip
     wanted = brute(fleet, sizes, ask, nearest=nearest)
-    admitted = PoolSearch(question).run().admitted
     if wanted is None:
-        assert not admitted
+        with pytest.raises(DescriptionError, match="in one link domain"):
+            PoolSearch(question).run()
         return
+    admitted = PoolSearch(question).run().admitted
     pool = admitted[0]
     assert len(set(pool.devices)) == sizes.devices
     seconds = seconds_of(pool.figures.handoff)

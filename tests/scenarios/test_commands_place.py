@@ -139,6 +139,14 @@ def test_every_fault_of_the_options_is_told_at_once(ask: Ask) -> None:
         (["--require", "spread", "--require", "same-node"], "contradict each other"),
         (["--prefer", "spread", "--prefer", "same-node"], "contradict each other, and decide nothing of a pair"),
         (["--objective", "devices", "--objective", "ttft"], "ttft and devices are several orders"),
+        (
+            ["--prefill-workers", "2", "--require", "spread"],
+            "--require spread excludes every pool; without it",
+        ),
+        (["--prefill-workers", "2", "--prefill", "gpu:0"], "--prefill excludes every pool; without it there are some"),
+        (["--prefill-workers", "2", "--exclude", "gpu:0-5"], "takes 3 devices, and --exclude leaves 2"),
+        (["--prefill-workers", "2", "--max-devices", "2"], "takes 3 devices, and --max-devices leaves 2"),
+        (["--prefill-workers", "2", "--decode-tp", "8", "--max-devices", "8"], "takes 10 devices"),
         (["--fleet", "hgx-a100"], "--fleet is given 2 times"),
         (["--exclude", "gpu:*"], "--exclude excludes every pair; without it 56 pairs are left"),
         (["--prefill", "gpu:1", "--decode", "gpu:1"], "a split needs two"),
@@ -232,3 +240,15 @@ def test_place_loads_neither_numba_nor_cupy(ask: Ask) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "set()"
     assert json.loads(done.stdout)["verdict"] == "admitted"
+
+
+def test_cards_that_no_price_names_are_told(ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.yaml"
+    path.write_text(
+        "schema: kvwaybill/fleet/1\nname: mixed\ndevices:\n  - {id: gpu:0, sku: l4}\n  - {id: gpu:1, sku: h100-sxm-80}\n"
+        "links:\n  - {from: host, to: 'gpu:*', kind: pcie, bidirectional: true}\n"
+        "  - {from: gpu:0, to: gpu:1, kind: pcie, peer_access: direct, bidirectional: true}\n"
+    )
+    answer = ask("place", "--fleet", str(path), "--objective", "cost", "--price", "l4=0.7")
+    assert answer.code == 0
+    assert "--price names no h100-sxm-80" in answer.err
