@@ -245,7 +245,8 @@ def test_place_loads_neither_numba_nor_cupy(ask: Ask) -> None:
 def test_cards_that_no_price_names_are_told(ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "mixed.yaml"
     path.write_text(
-        "schema: kvwaybill/fleet/1\nname: mixed\ndevices:\n  - {id: gpu:0, sku: l4}\n  - {id: gpu:1, sku: h100-sxm-80}\n"
+        "schema: kvwaybill/fleet/1\nname: mixed\ndevices:\n  - {id: gpu:0, sku: l4}\n"
+        "  - {id: gpu:1, sku: h100-sxm-80}\n"
         "links:\n  - {from: host, to: 'gpu:*', kind: pcie, bidirectional: true}\n"
         "  - {from: gpu:0, to: gpu:1, kind: pcie, peer_access: direct, bidirectional: true}\n"
     )
