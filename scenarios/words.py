@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 from fleet.units import PS_PER_SECOND, format_seconds
 from scenarios.table import Paint, safe
@@ -123,12 +123,16 @@ def seconds_of(part: Document) -> str:
     return (">= " if part.get("lower_bound") else "") + time_words(seconds)
 
 
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return type(value) in (int, float)
+
+
 def standing_of(part: Document) -> str:
     """`error 8 %` where one is stated of the time; `unscored`: no run was compared with it."""
     error = part.get("error")
-    if type(error) not in (int, float):
+    if not _is_number(error):
         legs = [leg.get("error") for leg in part.get("legs") or ()]
-        known = [each for each in legs if type(each) in (int, float)]
+        known = [each for each in legs if _is_number(each)]
         if not known or len(known) != len(legs):
             return "unscored"
         error = max(known)

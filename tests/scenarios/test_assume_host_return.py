@@ -1,4 +1,4 @@
-"""`--assume-host-return`: a missing way home refuses without it; with it the plan is marked, unpriced there, and runs."""
+"""`--assume-host-return`: a missing way home is refused without it; with it the plan is marked and unpriced there."""
 
 from __future__ import annotations
 
