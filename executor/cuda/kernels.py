@@ -37,7 +37,7 @@ PARAMETERS: dict[str, str] = {
 LARGEST_HEAD = 256
 """head_dim that the attention kernel holds in registers: 8 values a lane."""
 
-SPLIT_BELOW = 2048
+SPLIT_BELOW = 8192
 """Pairs of rows below which a block shares the columns of each pair: fewer warps than that leave a card waiting."""
 
 _ROW_THREADS = 256

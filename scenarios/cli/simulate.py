@@ -35,9 +35,10 @@ def register(app: typer.Typer) -> None:
         ] = None,
         output: FormatOption = Format.text,
     ) -> int:
-        """Requests over time: latencies, goodput under SLOs, bytes by edge. 0 simulated, 1 refused by admission.
+        """Simulate requests over time on admitted devices. 0 simulated, 1 refused, 3 cannot say.
 
-        A simulation file names pools of prefill and decode devices and the requests: docs/simulation.md.
+        Latencies, goodput under SLOs and bytes by edge. A simulation file names pools of prefill and decode devices
+        and the requests: docs/simulation.md.
         """
         from dataclasses import replace
 

@@ -44,8 +44,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _text(seen: dict[str, Any]) -> str:
+    limits = ["", "Limits", *(f"  - {limit}" for limit in seen["limits"])]
     if seen["witness"] == "none":
-        return f"witness: none ({seen['why_not']})\n"
+        return "\n".join([f"witness: none ({seen['why_not']})", *limits]) + "\n"
     lines = [f"witness: {seen['witness']}"]
     for row in seen["copies"]:
         ends = f"{_end(row, 'src')} -> {_end(row, 'dst')}"
@@ -54,7 +55,7 @@ def _text(seen: dict[str, Any]) -> str:
     for row in seen.get("rows", ()):
         told = f"predicted {row['predicted_bytes']:,} B, observed {row['observed_bytes']:,} B"
         lines.append(f"plan {row['src']} -> {row['dst']} ({row['kind']}): {told}: {row['verdict']}")
-    return "\n".join([*lines, "", "Limits", *(f"  - {limit}" for limit in seen["limits"])]) + "\n"
+    return "\n".join([*lines, *limits]) + "\n"
 
 
 def _end(row: dict[str, Any], end: str) -> str:

@@ -34,7 +34,8 @@ def files(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-PLANNED, FILE, ANY = "planned", "file", "any"
+PLANNED, FILE, ANY, SIMULATED = "planned", "file", "any", "simulated"
+TIMED = "timed"
 """What the limits of a result are about: what the executor computes and where, what is declared, or anything."""
 RESULTS: list[tuple[list[str], int, str]] = [
     (["admit", "two-gpu"], 0, PLANNED),
@@ -64,6 +65,8 @@ RESULTS: list[tuple[list[str], int, str]] = [
     (["scenario", "list"], 0, ANY),
     (["scenario", "show", "two-gpu"], 0, ANY),
     (["backends"], 0, ANY),
+    (["simulate", "chat"], 0, SIMULATED),
+    (["calibrate"], 0, TIMED),
     (["fleet", "check", "two-gpu-nvlink"], 0, FILE),
     (["fleet", "show", "two-gpu-nvlink"], 0, FILE),
     (["fleet", "catalog"], 0, FILE),
@@ -72,10 +75,14 @@ ABOUT: dict[str, Callable[[str], bool]] = {
     PLANNED: lambda words: all(word in words for word in ("f32", "batch 1", "attention: ", "host")),
     ANY: lambda words: "f32" in words and "batch 1" in words,
     FILE: lambda words: "declared" in words,
+    TIMED: lambda words: "no contention" in words,
+    SIMULATED: lambda words: "unscored" in words and "not simulated" in words,
 }
 SCHEMAS = [["fleet", "schema"], ["scenario", "schema"]]
-WRITTEN = [["fleet", "import"]]
+WRITTEN = [["fleet", "import"], ["fleet", "discover"]]
 """Commands whose text is a file for other commands to read: it holds nothing else."""
+DRIVEN = [["witness"]]
+"""Commands whose answer depends on the driver that is there; their limits are tested beside the driver's."""
 
 
 def commands(group: typer.Typer, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -90,7 +97,7 @@ def commands(group: typer.Typer, before: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def test_every_command_is_in_the_table_of_results() -> None:
-    asked = [arguments for arguments, *_ in RESULTS] + SCHEMAS + WRITTEN
+    asked = [arguments for arguments, *_ in RESULTS] + SCHEMAS + WRITTEN + DRIVEN
     for command in commands(make_app()):
         assert any(tuple(arguments[: len(command)]) == command for arguments in asked), command
 
