@@ -68,6 +68,15 @@ def too_large(config: col.Config) -> Any:
     return over | (first > config.blocks[config.prefill_pool].max())
 
 
+def will_compile(config: col.Config) -> bool:
+    """Whether a run has to compile the event loop first: nothing of it is in this process or kept on disk."""
+    from executor.ready import is_kept, signature_of
+    from scenarios.simulation.loop import advance
+
+    known: Any = advance
+    return not known.signatures and not is_kept(known, signature_of(known, (config, new_state(config), SLICE)))
+
+
 def simulate(
     config: col.Config, progress: Callable[[int, int], None] | None = None, longest: int | None = None
 ) -> Outcome:

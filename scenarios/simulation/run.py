@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ def run_spec(spec: Spec, note: Callable[[str], None] | None = None) -> Simulated
     plant = build(spec, fleet, model)
     if plant.refused is not None:
         return Simulated(plant=plant)
-    from scenarios.simulation.engine import simulate
+    from scenarios.simulation.engine import simulate, will_compile
     from scenarios.simulation.results import summary
 
     config = config_of(plant, traffic)
@@ -58,7 +59,12 @@ def run_spec(spec: Spec, note: Callable[[str], None] | None = None) -> Simulated
         if note is not None and of > 1_000_000:
             note(f"{arrived:,} of {of:,} requests have come")
 
+    compiles, began = note is not None and will_compile(config), time.perf_counter()
+    if note is not None and compiles:
+        note("compiling the event loop, once: about a minute ...")
     outcome = simulate(config, progress, model.seq_len)
+    if note is not None and compiles:
+        note(f"compiled it and ran in {time.perf_counter() - began:.1f} s; kept where a cache can be written")
     return Simulated(plant=plant, traffic=traffic, outcome=outcome, document=summary(plant, traffic, outcome))
 
 

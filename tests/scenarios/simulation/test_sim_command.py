@@ -127,3 +127,17 @@ def test_a_request_longer_than_the_model_is_refused_and_counted_and_the_others_g
     counts = answer.document["requests"]
     assert (counts["finished"], counts["refused"], counts["unfinished"]) == (2, 1, 0)
     assert "1 requests refused" in answer.document["unfinished"][0]
+
+
+def test_a_cold_run_says_that_it_compiles_and_a_warm_one_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scenarios.simulation import engine
+    from scenarios.simulation.read_spec import load_spec
+    from scenarios.simulation.run import run_spec
+
+    spec, told = load_spec("chat"), list[str]()
+    run_spec(spec)  # compiled or loaded now, whatever was kept
+    run_spec(spec, told.append)
+    assert told == []
+    monkeypatch.setattr(engine, "will_compile", lambda config: True)
+    run_spec(spec, told.append)
+    assert [words.split(" ")[0] for words in told] == ["compiling", "compiled"]
