@@ -232,3 +232,35 @@ def with_mtp(model: Model) -> Model:
         mtp_tensors=(),
         mtp_unknown=(),
     )
+
+
+def unsized_model(
+    *,
+    name: str,
+    family: str,
+    form: Literal["hf-config", "safetensors", "gguf"],
+    path: str,
+    digest: str,
+    layers: tuple[CacheLayer, ...] | None = None,
+) -> Model:
+    """A model of which no dimension is known: every one is 0 and no tensor is listed."""
+    return Model(
+        name=name,
+        family=family,
+        format=form,
+        dim=0,
+        hidden_dim=0,
+        n_layers=0,
+        n_heads=0,
+        n_kv_heads=0,
+        head_dim=0,
+        vocab_size=0,
+        seq_len=0,
+        shared_classifier=False,
+        tensors=(),
+        weights_dtype="bf16",
+        kv_dtype="bf16",
+        path=path,
+        digest=digest,
+        layers=layers,
+    )

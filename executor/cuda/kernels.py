@@ -78,7 +78,7 @@ class Kernels:
     def run(self, op: str, arrays: Sequence[Operand], scalars: Sequence[int]) -> None:
         """An operation of `executor.ops`: the output first, scalars in the order of its table.
 
-        Raises NotImplementedError for a head larger than LARGEST_HEAD.
+        Raises NotImplementedError for a head larger than LARGEST_HEAD: how a hook declines; users see the device's words.
         """
         getattr(self, f"_{op}")([array.address for array in arrays], [array.shape for array in arrays], scalars)
 
@@ -111,6 +111,7 @@ class Kernels:
         """Attention of `rows` tokens from position `pos0` on, or from the one at address `pos`."""
         head_dim = heads[2]
         if head_dim > LARGEST_HEAD:
+            # A hook declines so; the device words it as a fault of the run, and no other device does the work.
             raise NotImplementedError(f"heads of {head_dim}; the kernel holds up to {LARGEST_HEAD}")
         shared = 4 * _ATTENTION_WARPS * (2 + head_dim)
         self.launch("attention", (heads[0], rows), 32 * _ATTENTION_WARPS, [*at, pos, pos0, *heads], shared)

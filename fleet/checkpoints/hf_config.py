@@ -16,7 +16,7 @@ from fleet.checkpoints.hf_kinds import NOT_DECODERS
 from fleet.checkpoints.json_text import MAX_BYTES, parse_object, shorten
 from fleet.checkpoints.source import model_name, open_regular, read_exactly, shown
 from fleet.errors import DescriptionError
-from fleet.model import Model
+from fleet.model import Model, unsized_model
 from fleet.models.understand import understand
 
 _TASK_HEADS = (
@@ -117,23 +117,4 @@ def _refuse_other_files(document: dict[str, Any], told: str) -> None:
 
 def _empty(name: str, path: str, digest: str) -> Model:
     """A model of which nothing is known but its name: every dimension is 0 and no tensor is listed."""
-    return Model(
-        name=name,
-        family="",
-        format="hf-config",
-        dim=0,
-        hidden_dim=0,
-        n_layers=0,
-        n_heads=0,
-        n_kv_heads=0,
-        head_dim=0,
-        vocab_size=0,
-        seq_len=0,
-        shared_classifier=False,
-        tensors=(),
-        weights_dtype="bf16",
-        kv_dtype="bf16",
-        path=path,
-        digest=digest,
-        layers=(),
-    )
+    return unsized_model(name=name, family="", form="hf-config", path=path, digest=digest, layers=())

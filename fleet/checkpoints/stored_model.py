@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
 from fleet.checkpoints.stored import Stored, StoredTensor
-from fleet.model import Model, ReadWeights, Role, TensorSpec
+from fleet.model import Model, ReadWeights, Role, TensorSpec, unsized_model
 
 _SAME = {
     "F32": "fp32",
@@ -85,23 +86,5 @@ def read_weights(stored: Stored, differences: tuple[str, ...] = ()) -> ReadWeigh
 
 def unpriced(name: str, family: str, form: Literal["safetensors", "gguf"], path: str, stored: Stored) -> Model:
     """A model of which only tensors are known: every dimension is 0, and no layer is."""
-    return Model(
-        name=name,
-        family=family,
-        format=form,
-        dim=0,
-        hidden_dim=0,
-        n_layers=0,
-        n_heads=0,
-        n_kv_heads=0,
-        head_dim=0,
-        vocab_size=0,
-        seq_len=0,
-        shared_classifier=False,
-        tensors=(),
-        weights_dtype="bf16",
-        kv_dtype="bf16",
-        path=path,
-        digest=stored.digest,
-        read=read_weights(stored),
-    )
+    empty = unsized_model(name=name, family=family, form=form, path=path, digest=stored.digest)
+    return replace(empty, read=read_weights(stored))
