@@ -78,7 +78,7 @@ class Kernels:
     def run(self, op: str, arrays: Sequence[Operand], scalars: Sequence[int]) -> None:
         """An operation of `executor.ops`: the output first, scalars in the order of its table.
 
-        Raises NotImplementedError for a head larger than LARGEST_HEAD: how a hook declines; users see the device's words.
+        Raises NotImplementedError for a head larger than LARGEST_HEAD: so a hook declines, and the device words it.
         """
         getattr(self, f"_{op}")([array.address for array in arrays], [array.shape for array in arrays], scalars)
 
