@@ -58,7 +58,7 @@ def scenario_rows() -> list[dict[str, str | None]]:
     for name in scenario_names():
         document = parse_text(scenario_text(name), f"{name}.yaml")
         about = document.root.plain(notes=True)
-        wanted = _wanted(document, folder=None)
+        wanted = read_scenario(document, folder=None)
         rows.append(
             {
                 "name": name,
@@ -78,7 +78,7 @@ def load_scenario(path: str) -> Wanted:
     Raises DescriptionError with every fault, each at file:line:column, in the order of the file.
     """
     if path != "-" and path in scenario_names() and not os.path.exists(path):
-        return _wanted(parse_text(scenario_text(path), f"{path}.yaml"), folder=None)
+        return read_scenario(parse_text(scenario_text(path), f"{path}.yaml"), folder=None)
     if path != "-" and not os.path.lexists(path):
         known = scenario_names()
         hint = f"{nearest(path, known)}; shipped: {', '.join(known)}"
@@ -87,7 +87,7 @@ def load_scenario(path: str) -> Wanted:
     if path != "-":
         _refuse_devices(path, path)
     folder = os.getcwd() if path == "-" else os.path.dirname(path)
-    return _wanted(parse_text(read_text(path), "<stdin>" if path == "-" else path), folder=folder)
+    return read_scenario(parse_text(read_text(path), "<stdin>" if path == "-" else path), folder=folder)
 
 
 def _refuse_devices(path: str, shown: str) -> None:
@@ -212,7 +212,8 @@ def _told(value: Any) -> str:
     return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else "nothing"
 
 
-def _wanted(document: Document, folder: str | None) -> Wanted:
+def read_scenario(document: Document, folder: str | None) -> Wanted:
+    """The question of a parsed scenario; None for `folder`: it names no files. DescriptionError with every fault."""
     reader = _Reader(document, folder)
     top = reader.mapping((), document.data, _TOP)
     for name in ("schema", "fleet"):

@@ -6,7 +6,7 @@ Nothing is decided here: files are read, a prompt is encoded, defaults are chose
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -116,13 +116,17 @@ class Prepared:
     """What is to be solved for, and the time in seconds."""
 
 
-def prepare(wanted: Wanted, fleet_text: str | None = None) -> Prepared:
+def prepare(
+    wanted: Wanted, fleet_text: str | None = None, *, read_fleet: Callable[..., Fleet] = load_fleet,
+    read_model: Callable[..., Model] = load_model,
+) -> Prepared:  # fmt: skip
     """Reads fleet, model and tokenizer. Raises DescriptionError with the faults of all of them at once.
 
     A fault of the question itself is told where its words stand: at a flag, or at its line of the scenario.
+    `read_fleet`, `read_model`: who reads them; many questions of the same files need them read once.
     """
     try:
-        return _prepare(wanted, fleet_text)
+        return _prepare(wanted, fleet_text, read_fleet, read_model)
     except DescriptionError as error:
         raise DescriptionError([_told_where(wanted, fault) for fault in error.faults]) from error
 
@@ -137,18 +141,20 @@ def _told_where(wanted: Wanted, fault: Fault) -> Fault:
     return replace(fault, line=line, column=column)
 
 
-def _prepare(wanted: Wanted, fleet_text: str | None) -> Prepared:
+def _prepare(
+    wanted: Wanted, fleet_text: str | None, read_fleet: Callable[..., Fleet], read_model: Callable[..., Model]
+) -> Prepared:
     faults: list[Fault] = []
     fleet: Fleet | None = None
     model: Model | None = None
     try:
-        fleet = load_fleet(wanted.fleet, text=fleet_text, sku=wanted.sku, strict=bool(wanted.strict))
+        fleet = read_fleet(wanted.fleet, text=fleet_text, sku=wanted.sku, strict=bool(wanted.strict))
         if wanted.assume_host_return:
             fleet = _with_host_return(fleet)
     except DescriptionError as error:
         faults.extend(error.faults)
     try:
-        model = load_model(wanted.model)
+        model = read_model(wanted.model)
     except DescriptionError as error:
         faults.extend(error.faults)
     utilization = None

@@ -63,7 +63,7 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
 
     Raises DescriptionError for devices that are not there, InconclusiveError where a figure is unknown.
     """
-    _check_devices(spec, fleet)
+    check_devices(spec, fleet)
     if model.unknown:
         raise InconclusiveError(f"{model.name}: {'; '.join(model.unknown)}")
     if words := simulated_unknown(model):
@@ -103,7 +103,8 @@ def _home_links(fleet: Fleet) -> dict[str, tuple[str, ...]]:
     return {name: tuple(figures) for name, figures in out.items()}
 
 
-def _check_devices(spec: Spec, fleet: Fleet) -> None:
+def check_devices(spec: Spec, fleet: Fleet) -> None:
+    """Raises DescriptionError where pools or outages name a device that is not there, or one for both phases."""
     import difflib
 
     known = {device.id for device in fleet.devices}

@@ -30,19 +30,29 @@ def simulation_names() -> list[str]:
 
 def load_spec(path: str) -> Spec:
     """The simulation of a file (`-` = stdin), or a shipped one. Raises DescriptionError."""
+    path = simulation_path(path)
+    folder = os.getcwd() if path == "-" else os.path.dirname(path)
+    return parse_spec(read_text(path), "<stdin>" if path == "-" else path, folder)
+
+
+def simulation_path(path: str) -> str:
+    """Where a simulation's text is: the file of that name (`-` = stdin), else the shipped one. DescriptionError."""
     if path != "-" and not os.path.lexists(path):
         if path not in simulation_names():
             hint = f"{nearest(path, simulation_names())}; shipped: {', '.join(simulation_names())}"
             message = f"no such file, and no shipped simulation of that name{hint}"
             raise DescriptionError.at(printable(path, 200), "", message)
         path = os.path.join(_LIBRARY, f"{path}.yaml")
-    folder = os.getcwd() if path == "-" else os.path.dirname(path)
-    return parse_spec(read_text(path), "<stdin>" if path == "-" else path, folder)
+    return path
 
 
 def parse_spec(text: str, source: str, folder: str) -> Spec:
     """The simulation of a text; paths in it are taken from `folder`."""
-    document = parse_text(text, source)
+    return read_spec(parse_text(text, source), folder)
+
+
+def read_spec(document: Document, folder: str) -> Spec:
+    """The simulation of a parsed text. Raises DescriptionError with every fault."""
     reader = _Reader(document, folder)
     found = reader.section((), document.data, _TOP)
     for name in ("schema", "fleet", "prefill", "decode"):
@@ -60,7 +70,7 @@ def parse_spec(text: str, source: str, folder: str) -> Spec:
     found.pop("schema")
     handoff, routing = found.pop("handoff", {}), found.pop("routing", {})
     places = {name: document.at((name,)) for name in document.data} if isinstance(document.data, dict) else {}
-    return Spec(**found, **handoff, **routing, source=source, places=places)
+    return Spec(**found, **handoff, **routing, source=document.source, places=places)
 
 
 @dataclass(slots=True)

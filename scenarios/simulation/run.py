@@ -10,6 +10,8 @@ from typing import Any
 from fleet.checkpoints import load_model
 from fleet.errors import DescriptionError
 from fleet.load import load_fleet
+from fleet.machine import Fleet
+from fleet.model import Model
 from scenarios.simulation.plant import Plant, build, config_of
 from scenarios.simulation.spec import Spec
 from scenarios.simulation.traffic import Traffic, draw
@@ -46,7 +48,13 @@ def traffic_of(spec: Spec) -> Traffic:
 def run_spec(spec: Spec, note: Callable[[str], None] | None = None) -> Simulated:
     """Runs it. Raises DescriptionError (wrong input) and InconclusiveError (a figure is unknown)."""
     fleet, model = load_fleet(spec.fleet), load_model(spec.model)
-    traffic = traffic_of(spec)
+    return run_loaded(spec, fleet, model, traffic_of(spec), note)
+
+
+def run_loaded(
+    spec: Spec, fleet: Fleet, model: Model, traffic: Traffic, note: Callable[[str], None] | None = None
+) -> Simulated:
+    """The same with its files read already."""
     plant = build(spec, fleet, model)
     if plant.refused is not None:
         return Simulated(plant=plant)
