@@ -17,8 +17,8 @@ from fleet.placement import Placement
 from fleet.workload import Workload
 from planner.machine import MachineGraph, Way, machine_graph
 from planner.roofline import AS_TABLED, Efficiencies, PhaseTime, Rates, Used, phase_time, time_of
-from planner.rows import Leg, Row
-from planner.times import NOTHING, Staging, Time, handoff_time, leg_time, longest, row_time, scaled, total, unpriced
+from planner.rows import Leg, Row, Staging
+from planner.times import NOTHING, Time, handoff_time, leg_time, longest, row_time, scaled, total, unpriced
 from planner.work import Calls, Work
 from planner.workers import Rank, rank_model, ranks_of
 

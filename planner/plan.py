@@ -26,7 +26,7 @@ from planner.orders import (
 )
 from planner.predict import Prediction
 from planner.route import with_unknown_edges
-from planner.rows import Edge, Leg, Row
+from planner.rows import Edge, Leg, Row, staged_as
 from planner.shared_memory import shared_memories
 from planner.time_document import time_document, untimed
 from planner.times import leg_time
@@ -148,7 +148,8 @@ def plan_document(
 
 def _readings(admission: Admission) -> list[dict[str, Any]]:
     """What either answer to an unknown peer access would carry; of what is refused without times, as in the plan."""
-    read = {name: _carried(each.rows, each.edges) for name, each in admission.readings.items()}
+    staging = admission.ask.pricing.staging
+    read = {name: _carried(staged_as(each.rows, staging), each.edges) for name, each in admission.readings.items()}
     is_refused = admission.verdict == "refused"
     return [{"reading": name} | part | (untimed(part) if is_refused else {}) for name, part in read.items()]
 
@@ -162,6 +163,7 @@ def prediction_document(admission: Admission) -> dict[str, Any]:
         direct, staged = admission.readings["direct"], admission.readings["staged"]
         rows = with_unknown_edges(rows, direct.routed, staged.routed)
         edges = _edges_of_readings(direct, staged)
+    rows = staged_as(rows, admission.ask.pricing.staging)
     return {
         **workers_document(admission),
         "memory": [memory_document(admission, f) for f in prediction.footprints],
@@ -243,6 +245,8 @@ def row_document(row: Row) -> dict[str, Any]:
         "legs": None if row.legs is None else [_leg_document(leg) for leg in row.legs],
         "payload_bytes": row.payload_bytes, "bytes": row.bytes, "copies": row.copies, "seconds": _seconds(row.seconds),
     }  # fmt: skip
+    if row.is_pipelined:
+        document["staging"] = row.staging
     if row.part is not None:
         document["part"] = part_document(row)
     if row.per_pass is not None:
@@ -329,6 +333,7 @@ def handoff_document(rows: tuple[Row, ...]) -> dict[str, Any] | None:
         "kind": across[0].kind,
         "legs": _summed_legs(across) if all(row.legs is not None for row in across) else None,
         "seconds": _seconds(sum((t for t in times if t is not None), Fraction(0))) if known else None,
+        **({"staging": "pipelined"} if any(row.is_pipelined for row in across) else {}),
         **_bound(across),
         **_stated_error(across),
     }

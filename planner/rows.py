@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Literal
 
 from fleet.machine import Link
 from planner.caches import CachePart
+
+Staging = Literal["sequential", "pipelined"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +49,7 @@ class Row:
 
     `legs` is None when nobody knows which physical way the copy takes (peer access unknown).
     `per_pass` is (bytes, copies) of one forward pass where every pass moves the same. `part` is what a handoff carries
-    of the cache, where that is not a part of it whole.
+    of the cache, where that is not a part of it whole. `staging`: how its legs follow each other; bytes are the same.
     """
 
     phase: str
@@ -60,18 +63,46 @@ class Row:
     legs: tuple[Leg, ...] | None
     per_pass: tuple[int, int] | None = None
     part: CachePart | None = None
+    staging: Staging = "sequential"
 
     @property
     def seconds(self) -> Fraction | None:
-        """alpha * copies + bytes / beta, summed over the legs; None when any leg is unpriced."""
+        """alpha * copies + bytes / beta, summed over the legs or overlapped; None when any leg is unpriced."""
         if self.legs is None:
             return None
-        total = Fraction(0)
+        times = []
         for leg in self.legs:
             if leg.seconds is None:
                 return None
-            total += leg.seconds
-        return total
+            times.append(leg.seconds)
+        if self.is_pipelined:
+            return overlapped(times, chunks_of(self.legs))
+        return sum(times, Fraction(0))
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether its time is that of legs that overlap: asked for, and there are several."""
+        return self.staging == "pipelined" and self.legs is not None and len(self.legs) > 1
+
+
+def chunks_of(legs: Sequence[Leg]) -> int:
+    """Chunks that staged legs pass one after another: the most copies of a leg."""
+    return max((leg.copies for leg in legs), default=1) or 1
+
+
+def overlapped(times: Sequence[Fraction], chunks: int) -> Fraction:
+    """Seconds of legs that take `times` in all, each chunk going on while the next is fetched.
+
+    sum of the legs' times for one chunk + (chunks - 1) * the longest of them (a flow shop of equal jobs).
+    """
+    return (sum(times, Fraction(0)) + (chunks - 1) * max(times, default=Fraction(0))) / chunks
+
+
+def staged_as(rows: Iterable[Row], staging: Staging) -> tuple[Row, ...]:
+    """The rows, those of the handoff staged this way."""
+    if staging == "sequential":
+        return tuple(rows)
+    return tuple(replace(row, staging=staging) if row.phase == "handoff" else row for row in rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -190,7 +190,7 @@ class _Link:
         return replace(solution, rate=rate)
 
     def _alone(self, rate: int) -> Fraction | None:
-        return handoff_time(self._rows_at(self.rows, rate)).seconds
+        return handoff_time(self._rows_at(self.rows, rate), staging=self.admission.ask.pricing.staging).seconds
 
     def _fits_alone(self, rate: int) -> bool:
         time = self._alone(rate)

@@ -43,7 +43,7 @@ def time_document(admission: Admission, rows: Sequence[Row]) -> Document:
     }  # fmt: skip
 
 
-_OF_TIME = ("bandwidth_bytes_per_s", "latency_s", "provenance", "verified", "basis", "error", "lower_bound")
+_OF_TIME = ("bandwidth_bytes_per_s", "latency_s", "provenance", "verified", "basis", "error", "lower_bound", "staging")
 
 
 def untimed(document: Document) -> Document:
@@ -84,7 +84,10 @@ def row_basis(rows: Sequence[Row], rates: str = "declared") -> str:
     """In words, what the times of rows rest on."""
     legs = [leg for row in rows for leg in row.legs or ()]
     which = "declared figures" if rates == "declared" else "observed figures where there are any, else declared ones"
-    words = [f"rows: {which}, alpha * copies + bytes / beta a leg, legs one after another, unscored"]
+    follow = "legs one after another"
+    if any(row.is_pipelined for row in rows):
+        follow = "staged legs of the handoff overlapped chunk by chunk (which takes a second buffer), others in turn"
+    words = [f"rows: {which}, alpha * copies + bytes / beta a leg, {follow}, unscored"]
     if any(leg.lower_bound for leg in legs):
         words.append("a link without latency gives a lower bound (bandwidth only)")
     if any(leg.seconds is None for leg in legs) or any(row.legs is None for row in rows):
@@ -141,8 +144,10 @@ def _handoff(found: PlacementTime, rows: Sequence[Row]) -> Document:
     if any(row.kind == "d2d" for row in across):
         document["within_memory"] = True
     if any(row.legs is not None and len(row.legs) > 1 for row in across):
-        overlapped = handoff_time(across, found.pricing.rates, "pipelined")
-        document |= {"staging": found.pricing.staging, "pipelined_s": _float(overlapped.seconds)}
+        for staging in ("sequential", "pipelined"):
+            other = handoff_time(across, found.pricing.rates, staging)
+            document |= {} if staging == found.pricing.staging else {f"{staging}_s": _float(other.seconds)}
+        document["staging"] = found.pricing.staging
     return document
 
 

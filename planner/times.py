@@ -15,10 +15,9 @@ from typing import Literal
 from fleet.machine import Figure
 from planner.machine import PICOSECONDS
 from planner.roofline import Rates, chosen
-from planner.rows import Leg, Row
+from planner.rows import Leg, Row, Staging, chunks_of, overlapped
 
 Basis = Literal["declared", "observed", "declared and observed"]
-Staging = Literal["sequential", "pipelined"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,11 +144,7 @@ def pipelined(legs: Sequence[Leg], rates: Rates = "declared") -> Time:
     equal jobs); of unequal ones, for n of the mean size. Never more than the sequential time, never less than one leg.
     """
     times = [leg_time(leg, rates) for leg in legs]
-    chunks = max((leg.copies for leg in legs), default=1) or 1
-    each = [time.seconds / chunks for time in times if time.seconds is not None]
-    if len(each) < len(times) or not each:
-        return time_at(times, Fraction(0))
-    return time_at(times, sum(each, Fraction(0)) + (chunks - 1) * max(each))
+    return time_at(times, overlapped([t.seconds for t in times if t.seconds is not None], chunks_of(legs)))
 
 
 def handoff_time(rows: Iterable[Row], rates: Rates = "declared", staging: Staging = "sequential") -> Time:

@@ -8,7 +8,7 @@ from typing import Any
 from fleet.placement import PHASES
 from planner.admit import Admission
 from planner.engines.transfer import transfer_document
-from planner.rows import Row
+from planner.rows import Row, staged_as
 from planner.workers import Rank, copies_of, rank_model, ranks_of
 
 SPLIT_WORDS = "workers of several ranks are arithmetic for admission; nothing is split in the executor"
@@ -48,7 +48,7 @@ def workers_document(admission: Admission) -> dict[str, Any]:
         }
         for phase in PHASES
     }
-    together = slowest_pair(prediction.handoff_rows)
+    together = slowest_pair(staged_as(prediction.handoff_rows, admission.ask.pricing.staging))
     return transfer | {"workers": document | {"handoff_together_s": None if together is None else float(together)}}
 
 

@@ -29,15 +29,24 @@ def _row(row: Document) -> Derivation:
     legs = row.get("legs")
     edges = {f"{part['src']}->{part['dst']}" for part in (row, *(legs or ()))}
     told = [_leg(leg) for leg in legs or ()]
-    follows = all(fine for _, fine in told) and (legs is None or _is_sum(row["seconds"], _times(legs)))
+    follows = all(fine for _, fine in told) and (legs is None or _is_sum(row["seconds"], part_times(row)))
     return Derivation(
         subject=f"{row['phase']} {row['tensor']} {row['src']}->{row['dst']} time",
-        terms=tuple(words for words, _ in told) or ("unpriced: the physical way is unknown",),
+        terms=tuple(words for words, _ in told) + _overlap(row) or ("unpriced: the physical way is unknown",),
         bytes=None,
         follows=follows and (legs is not None or row["seconds"] is None),
         about=frozenset((row["phase"], row["tensor"], "time", *edges)),
         figure=scored_time(row),
     )
+
+
+def _overlap(row: Document) -> tuple[str, ...]:
+    """How pipelined legs overlap, where they do."""
+    legs = row.get("legs") or []
+    if row.get("staging") != "pipelined" or not legs:
+        return ()
+    chunks = max(leg["copies"] or 1 for leg in legs) or 1
+    return (f"pipelined: one chunk of {chunks:,} over all legs, and {chunks - 1:,} more of the longest",)
 
 
 def _leg(leg: Document) -> tuple[str, bool]:
@@ -66,6 +75,17 @@ def _origin(leg: Document) -> str:
 def _number(value: Any) -> int | float | None:
     """The number, None for anything else: another's document may hold anything here."""
     return value if type(value) in (int, float) else None
+
+
+def part_times(row: Document) -> list[float | None]:
+    """Seconds that a row's are the sum of: its legs'; pipelined, those of one chunk and of the longest leg."""
+    legs = row.get("legs") or []
+    times = _times(legs)
+    if row.get("staging") != "pipelined" or not legs or None in times:
+        return times
+    chunks = max(leg["copies"] or 1 for leg in legs) or 1
+    known = [time for time in times if time is not None]
+    return [*(time / chunks for time in known), (chunks - 1) * max(known) / chunks]
 
 
 def _times(parts: Iterable[Document]) -> list[float | None]:

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from fleet.model import DTYPE_BYTES
+from scenarios.explain_times import part_times
 
 Document = dict[str, Any]
 
@@ -53,8 +54,8 @@ def _seconds_beside(what: str, whole: Document, parts: list[Document] | None) ->
     """Where stated seconds are not the sum over the parts; null parts make a null sum."""
     if "seconds" not in whole or parts is None or any("seconds" not in part for part in parts):
         return []
-    times = [part["seconds"] for part in parts]
-    total = None if None in times else sum(times)
+    times = part_times(whole) if whole.get("legs") is parts else [part["seconds"] for part in parts]
+    total = None if None in times else sum(time for time in times if time is not None)
     stated = whole["seconds"]
     if (total is None) == (stated is None) and (total is None or math.isclose(stated, total, rel_tol=_SAME_TIME)):
         return []

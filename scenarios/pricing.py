@@ -1,4 +1,4 @@
-"""`--rates` and `--efficiency`: how the times of a plan are to be priced, from words."""
+"""`--rates`, `--staging` and `--efficiency`: how the times of a plan are to be priced, from words."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from planner.placement_time import Pricing
 from planner.roofline import Efficiencies
 
 RATES = ("declared", "observed")
+STAGINGS = ("sequential", "pipelined")
 _SHARES = ("compute", "memory")
 
 
-def pricing_of(rates: str | None, efficiency: str | None, source: str) -> Pricing:
-    """The pricing of a question. Raises DescriptionError with every fault; both None: declared, the table's shares."""
+def pricing_of(rates: str | None, efficiency: str | None, source: str, staging: str | None = None) -> Pricing:
+    """The pricing of a question. Raises DescriptionError with every fault; all None: declared, staged legs in turn."""
     faults: list[Fault] = []
     if rates not in (None, *RATES):
         faults.append(Fault(source=source, field="rates", message=f"{rates!r} is unknown; use declared or observed"))
+    if staging not in (None, *STAGINGS):
+        words = f"{staging!r} is unknown; use sequential or pipelined"
+        faults.append(Fault(source=source, field="staging", message=words))
     shares: dict[str, Fraction] = {}
     for part in (efficiency or "").split(",") if efficiency is not None else ():
         name, _, value = part.strip().partition("=")
@@ -35,6 +39,7 @@ def pricing_of(rates: str | None, efficiency: str | None, source: str) -> Pricin
         raise DescriptionError(faults)
     return Pricing(
         rates="observed" if rates == "observed" else "declared",
+        staging="pipelined" if staging == "pipelined" else "sequential",
         given=Efficiencies(compute=shares.get("compute"), memory=shares.get("memory")),
     )
 
@@ -44,5 +49,6 @@ def pricing_inputs(pricing: Pricing) -> dict[str, Any]:
     given = {name: getattr(pricing.given, name) for name in _SHARES}
     shares = {name: format_utilization(share) for name, share in given.items() if share is not None}
     asked: dict[str, Any] = {} if pricing.rates == "declared" else {"rates": pricing.rates}
+    asked |= {} if pricing.staging == "sequential" else {"staging": pricing.staging}
     asked |= {"efficiency": shares} if shares else {}
     return {"pricing": asked} if asked else {}

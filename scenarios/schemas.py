@@ -68,6 +68,7 @@ _row = record(
     {
         **_per_pass,
         "seconds": number(null=True),
+        "staging": choice("pipelined"),
         "part": record({"layers": integer(1), "elements": integer(1), "dtype": text(16), "is_state": flag()}),
     },
 )
@@ -123,6 +124,7 @@ _handoff = record(
         "kind": text(32, null=True),
         "legs": listing(_leg, most=64, null=True),
         "seconds": number(null=True),
+        "staging": choice("pipelined"),
     },
     null=True,
 )

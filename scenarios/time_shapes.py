@@ -44,7 +44,12 @@ _phase = record(
 )  # fmt: skip
 _handoff = record(
     {"seconds": _seconds, "lower_bound": flag()},
-    {"staging": choice("sequential", "pipelined"), "pipelined_s": _seconds, "within_memory": flag()},
+    {
+        "staging": choice("sequential", "pipelined"),
+        "pipelined_s": _seconds,
+        "sequential_s": _seconds,
+        "within_memory": flag(),
+    },
 )
 _used = record(
     {

@@ -64,8 +64,9 @@ def _part(word: str, part: Document) -> str:
         head = [f"{part['calls']:,} calls of {part['chunk']:,}", *head]
     staged = [part["staging"]] if part.get("staging") else []
     staged += ["read and written in one memory"] if part.get("within_memory") is True else []
-    overlapped = part.get("pipelined_s")
-    staged += [f"{time_words(overlapped)} if pipelined"] if overlapped is not None else []
+    for staging in ("pipelined", "sequential"):
+        other = part.get(f"{staging}_s")
+        staged += [f"{time_words(other)} if {staging}"] if other is not None else []
     inside = ", ".join([*head, *told, *staged])
     whole = "all of decode" if word == "decode" else word
     return f"{whole} {time_words(part['seconds'])}" + (f" ({inside})" if inside else "")

@@ -88,6 +88,7 @@ class Wanted:
     solve: str | None = None
     ttft: str | None = None
     rates: str | None = None
+    staging: str | None = None
     efficiency: str | None = None
     expect: tuple[int, ...] | None = None
     name: str | None = None
@@ -171,7 +172,7 @@ def _prepare(
         model = _with_mtp(model, defaults)
     prompt_ids = _encode(wanted, model)
     request = _request(wanted, prompt_ids, defaults)
-    pricing = pricing_of(wanted.rates, wanted.efficiency, wanted.source)
+    pricing = pricing_of(wanted.rates, wanted.efficiency, wanted.source, wanted.staging)
     ask = Ask(
         fleet=fleet,
         model=model,

@@ -153,6 +153,12 @@ RatesOption = Annotated[
     str | None,
     typer.Option("--rates", metavar="R", help="Rates of times: declared (default), or observed where there are any."),
 ]
+StagingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--staging", metavar="S", help="Time of legs over a host: sequential (default), or pipelined in chunks."
+    ),
+]
 EfficiencyOption = Annotated[
     str | None,
     typer.Option("--efficiency", metavar="S", help="Shares of rates that phases reach: compute=0.6,memory=0.8."),

@@ -78,6 +78,7 @@ def register(app: typer.Typer) -> None:
         assume_host_return: opt.HostReturnOption = False,
         strict: opt.StrictOption = False,
         model: opt.ModelOption = None,
+        mtp: opt.MtpOption = False,
         tokenizer: opt.TokenizerOption = None,
         prompt: opt.PromptOption = None,
         prompt_tokens: opt.PromptTokensOption = None,
@@ -99,6 +100,7 @@ def register(app: typer.Typer) -> None:
         utilization_of: ShareOf = None,
         in_use: InUse = None,
         rates: opt.RatesOption = None,
+        staging: opt.StagingOption = None,
         efficiency: opt.EfficiencyOption = None,
         objective: Objective = None,
         require: Require = None,
@@ -138,12 +140,12 @@ def register(app: typer.Typer) -> None:
             refuse_other_kinds(fleet, ("fleet",), "--fleet takes a fleet")
         words = opt.given(
             fleet=fleet, sku=sku, assume_host_return=assume_host_return or None, strict=strict or None, model=model,
-            tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, new_tokens=new_tokens, steps=steps,
-            positions=positions, weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent,
+            mtp=mtp or None, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
+            steps=steps, positions=positions, weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent,
             block_size=block_size, engine=engine, engine_version=engine_version, prefix_hit=prefix_hit,
             kv_buffer=kv_buffer, attention=attention, layout=layout, prefill_chunk=prefill_chunk,
             utilization=utilization, utilization_of=utilization_of, in_use=tuple(in_use) if in_use else None,
-            rates=rates, efficiency=efficiency,
+            rates=rates, staging=staging, efficiency=efficiency,
         )  # fmt: skip
         asked = Asked(
             objective=objective or (), require=require or (), prefer=prefer or (), exclude=exclude or (),

@@ -16,7 +16,7 @@ from planner.admit import Ask, admit
 from planner.queueing import Arrival, queued
 from planner.request import Request
 from planner.roofline import Rates
-from planner.rows import Leg, Row
+from planner.rows import Leg, Row, staged_as
 from planner.times import NOTHING, handoff_time, leg_time, longest, pipelined, row_time, scaled, total
 from tests.planner.fleets import GB, known, llama2c, pair
 
@@ -150,6 +150,19 @@ def test_pipelined_chunks_end_when_a_walk_over_every_chunk_says(
     assert pipelined(legs).seconds == walked
     alone = [leg_time(one).seconds for one in legs]
     assert max(time for time in alone if time is not None) <= walked <= sum(time for time in alone if time is not None)
+
+
+@given(st.integers(1, 12), st.lists(st.tuples(rates, latencies), min_size=1, max_size=4), st.integers(0, 10**6))
+def test_a_row_that_is_staged_pipelined_takes_what_the_walk_takes_and_bytes_are_the_same(
+    chunks: int, figures: list[tuple[int, int]], size: int
+) -> None:
+    legs = [leg(chunks * size, chunks, link(rate, latency)) for rate, latency in figures]
+    held = replace(row(*(replace(one, seconds=leg_time(one).seconds) for one in legs)), phase="handoff")
+    (other,) = staged_as([held], "pipelined")
+    assert other.seconds == flow_shop(chunks, [Fraction(late, SECOND) + Fraction(size, rate) for rate, late in figures])
+    assert replace(other, staging="sequential") == held
+    assert held.seconds == sum((leg_time(one).seconds or 0 for one in legs), Fraction(0))
+    assert staged_as([replace(held, phase="stage")], "pipelined")[0].seconds == held.seconds
 
 
 @given(sizes, sizes, counts, rates, rates, latencies)

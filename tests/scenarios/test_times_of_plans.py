@@ -194,6 +194,23 @@ def test_every_time_of_the_shipped_scenarios_follows_from_its_parts(scenario: st
         assert made["time"]["handoff"]["pipelined_s"] < made["time"]["handoff"]["seconds"]
 
 
+def test_a_plan_says_which_staging_its_times_are_of_and_bytes_are_the_same() -> None:
+    one, other = (make_plan(prepare(wanted_of("two-gpu-staged", {"staging": each}))) for each in (None, "pipelined"))
+    assert (one["time"]["handoff"]["staging"], other["time"]["handoff"]["staging"]) == ("sequential", "pipelined")
+    assert one["time"]["handoff"]["pipelined_s"] == other["time"]["handoff"]["seconds"] == other["handoff"]["seconds"]
+    assert other["time"]["handoff"]["sequential_s"] == one["time"]["handoff"]["seconds"] == one["handoff"]["seconds"]
+    assert other["time"]["ttft_s"] < one["time"]["ttft_s"]
+    assert other["inputs"]["pricing"] == {"staging": "pipelined"}
+    assert [row.get("staging") for row in other["waybill"] if row["phase"] == "handoff"] == ["pipelined"] * 2
+    for name in ("memory", "edges", "orders", "verdict"):
+        assert one[name] == other[name]
+    assert not [each.subject for each in explain(other, None) if not each.follows]
+    sooner = {**other, "waybill": [{**row, "seconds": (row["seconds"] or 0) / 2} for row in other["waybill"]]}
+    assert any(each.subject.startswith("handoff k") for each in explain(sooner, None) if not each.follows)
+    direct = make_plan(prepare(wanted_of("two-gpu", {"staging": "pipelined"})))
+    assert not [row for row in direct["waybill"] if "staging" in row]
+
+
 CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "a piece": (("prefill", "compute", 0, "pieces", 0, "seconds"), 1.0, "prefill compute gpu:0"),
     "a share": (("used", 0, "share"), 0.5, "prefill compute gpu:0"),
@@ -220,6 +237,7 @@ def test_a_time_that_does_not_follow_is_told(case: str) -> None:
     ("words", "told"),
     [
         (("--rates", "guessed"), "use declared or observed"),
+        (("--staging", "parallel"), "use sequential or pipelined"),
         (("--efficiency", "compute=2"), "lies outside 0 < share <= 1"),
         (("--efficiency", "disk=0.5"), "write compute=0.6,memory=0.8"),
         (("--efficiency", "memory=0.5,memory=0.6"), "write compute=0.6,memory=0.8"),
