@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import typer
 
 COMMANDS = (
-    "admit", "place", "explain", "run", "prove", "compare", "simulate", "calibrate", "witness", "fleet", "model",
+    "admit", "place", "explain", "run", "prove", "compare", "simulate", "sweep", "calibrate", "witness", "fleet", "model",
     "scenario", "backends",
 )  # fmt: skip
 """Files of this package that hold commands, in the order of the help; each has `register(app)`."""

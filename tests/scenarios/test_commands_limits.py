@@ -66,6 +66,7 @@ RESULTS: list[tuple[list[str], int, str]] = [
     (["scenario", "show", "two-gpu"], 0, ANY),
     (["backends"], 0, ANY),
     (["simulate", "chat"], 0, SIMULATED),
+    (["sweep", "chat-pools", "--jobs", "1"], 0, SIMULATED),
     (["calibrate"], 0, TIMED),
     (["fleet", "check", "two-gpu-nvlink"], 0, FILE),
     (["fleet", "show", "two-gpu-nvlink"], 0, FILE),

@@ -1,0 +1,92 @@
+"""What the answers say together: who keeps the SLOs, the Pareto front, the smallest fleet. All by demand.
+
+Cases that are asked other things (another model, other requests) are not compared: a lower rate is no better fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scenarios.sweeping.spec import Bound, Json, Metric
+
+
+def kept(row: Json, slo: Sequence[Bound]) -> Json:
+    """`met`: true, false, or null where it cannot be told; `misses`: each bound that is not kept, with both figures.
+
+    A refused case keeps nothing. Requests that were refused or never ended keep nothing either: `finished` is 1 unless
+    the file says otherwise. TPOT of answers of one token is kept: there is nothing to wait for.
+    """
+    if row["verdict"] == "refused":
+        return {"met": False, "misses": []}
+    if row["verdict"] != "admitted":
+        return {"met": None, "misses": []}
+    misses, unknown = [], []
+    for bound in slo:
+        value = figure(row, bound.metric)
+        if value is None and _nothing_to_wait_for(bound.metric, row["figures"]):
+            continue
+        if value is None:
+            unknown.append(bound.metric.name)
+        elif not bound.holds(value):
+            misses.append({"metric": bound.metric.name, "bound": bound.limit, "found": value})
+    met = False if misses else None if unknown else True
+    return {"met": met, "misses": misses} | ({"unknown": unknown} if unknown else {})
+
+
+def figure(row: Json, metric: Metric) -> float | None:
+    """A figure of a row; None where it is unknown, or the case was not admitted."""
+    held = row if metric.name in ("devices", "cost_per_hour") else row["figures"] or {}
+    value: float | None = held.get(metric.key)
+    return value
+
+
+def _nothing_to_wait_for(metric: Metric, figures: Json) -> bool:
+    return metric.name.startswith(("tpot_", "itl_")) and figures.get("tpot_requests") == 0 and bool(figures["finished"])
+
+
+def front(rows: Sequence[Json], objectives: Sequence[Metric]) -> list[bool | None]:
+    """By row: whether no other is at least as good in all objectives and better in one.
+
+    null: not admitted, or one of its figures is unknown. Where requests did not finish, that counts as an objective.
+    """
+    points = [_point(row, objectives) for row in rows]
+    known = sorted({point for point in points if point is not None})
+    best: list[tuple[float, ...]] = []
+    for point in known:  # whoever beats a point stands before it in this order
+        if not any(all(a <= b for a, b in zip(other, point, strict=True)) for other in best):
+            best.append(point)
+    members = set(best)
+    return [None if point is None else point in members for point in points]
+
+
+def _point(row: Json, objectives: Sequence[Metric]) -> tuple[float, ...] | None:
+    """The figures as numbers of which less is better."""
+    if row["verdict"] != "admitted":
+        return None
+    signed = []
+    for metric in objectives:
+        value = figure(row, metric)
+        if value is None:
+            return None
+        signed.append(-value if metric.more else value)
+    return (*signed, -row["figures"].get("finished", 1))
+
+
+def smallest(rows: Sequence[Json]) -> Json:
+    """The fewest devices that keep the SLOs, then the lowest price of an hour (unknown: last), then the file's order.
+
+    `verdict`: found, none, or unknown: none is found, and some case cannot be told. `smaller_unknown`: cases of fewer
+    devices than the best that cannot be told.
+    """
+    good = [row for row in rows if row["slo"]["met"]]
+    unknown = [row for row in rows if row["slo"]["met"] is None]
+    best = min(good, key=_size, default=None)
+    if best is None:
+        return {"verdict": "unknown" if unknown else "none", "case": None, "smaller_unknown": len(unknown)}
+    smaller = [row for row in unknown if row["devices"] < best["devices"]]
+    return {"verdict": "found", "case": best["case"], "smaller_unknown": len(smaller)}
+
+
+def _size(row: Json) -> tuple[int, bool, float, int]:
+    cost = row["cost_per_hour"]
+    return row["devices"], cost is None, cost or 0.0, row["case"]

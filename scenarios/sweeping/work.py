@@ -1,0 +1,123 @@
+"""One case answered, in whatever process: bytes in, bytes out, so that every engine gives the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from fleet.errors import DescriptionError, InconclusiveError
+from scenarios.documents import canonical
+from scenarios.sweeping.cases import program
+
+Json = dict[str, Any]
+MOST_REASONS = 20
+_ready = threading.Lock()
+_warm: list[bool] = []
+
+
+def answer(body: bytes, trace: bytes | None) -> bytes:
+    """A case's answer as canonical JSON: verdict, reasons, figures; or `faults` where the input is wrong after all.
+
+    `body` is a pickle of (question, what `cases` prepared), made by the process that asks.
+    """
+    question, asked = pickle.loads(body)
+    try:
+        found = _admitted(asked) if question == "admit" else _simulated(asked, trace)
+    except DescriptionError as error:
+        fields = ("source", "field", "message", "line", "column")
+        found = {"faults": [{name: getattr(fault, name) for name in fields} for fault in error.faults]}
+    except InconclusiveError as error:
+        reason = {"code": "FIGURE_UNKNOWN", "severity": "unknown", "message": str(error)}
+        found = {"verdict": "unverified", "reasons": [reason], "figures": None}
+    return canonical({"answer": found, "program": program()})
+
+
+def _admitted(prepared: Any) -> Json:
+    from scenarios.admissions import admission_row
+    from scenarios.planning import make_plan
+
+    plan = make_plan(prepared)
+    time, handoff, row = plan.get("time") or {}, plan.get("handoff") or {}, admission_row(plan)
+    figures = {
+        "ttft_s": time.get("ttft_s"), "tpot_s": time.get("tpot_s"), "handoff_s": handoff.get("seconds"),
+        "handoff_bytes": handoff.get("bytes"), "slack_bytes": row["margin_bytes"],
+    }  # fmt: skip
+    return {"verdict": plan["verdict"], "reasons": _reasons(plan["reasons"]), "figures": figures}
+
+
+def _reasons(reasons: list[Json]) -> list[Json]:
+    """Those that decide, in the planner's words."""
+    return [reason for reason in reasons if reason["severity"] != "warning"][:MOST_REASONS]
+
+
+def _simulated(asked: Any, trace: bytes | None) -> Json:
+    from planner.plan import reason_document
+    from scenarios.simulation.run import run_loaded, traffic_of
+
+    spec, fleet, model = asked
+    make_ready()
+    done = run_loaded(spec, fleet, model, traffic_of(spec) if trace is None else pickle.loads(trace))
+    if done.document is None:
+        refused = done.plant.refused
+        reasons = [] if refused is None else [reason_document(reason) for reason in refused.reasons]
+        return {"verdict": done.verdict, "reasons": _reasons(reasons), "figures": None}
+    return {"verdict": "admitted", "reasons": [], "figures": figures_of(done.document)}
+
+
+def figures_of(document: Json) -> Json:
+    """The figures of a `kvwaybill/simulation/1` that a sweep compares."""
+    requests, rates, good = document["requests"], document["throughput"], document["goodput"]
+    figures = {
+        f"{of}_{name}": value
+        for of, row in document["latency"].items() for name, value in row.items() if name != "count"
+    }  # fmt: skip
+    return figures | {
+        "goodput": None if good is None else good["of_all"], "finished": requests["finished"] / requests["all"],
+        "requests_per_s": rates["requests_per_s"], "tokens_per_s": rates["new_tokens_per_s"],
+        "tokens_per_s_per_device": rates["new_tokens_per_s_per_device"], "preemptions": requests["preemptions"],
+        "handoff_bytes": document["handoffs"]["bytes"], "requests": requests["all"],
+        "tpot_requests": document["latency"]["tpot"]["count"],
+    }  # fmt: skip
+
+
+def make_ready() -> None:
+    """The event loop compiled, once a process. Processes of one machine wait for the first of them to compile it."""
+    with _ready:
+        if _warm:
+            return
+        from executor.jit import cache_note
+        from scenarios.simulation.run import run_spec
+        from scenarios.simulation.spec import Pool, Spec
+        from scenarios.simulation.traffic import Arrivals, Lengths
+
+        one = Lengths(kind="fixed", value=1)
+        tiny = Spec(
+            fleet="two-gpu-nvlink", prefill=Pool(devices=("gpu:0",)), decode=Pool(devices=("gpu:1",)), prompts=one,
+            answers=one, arrivals=Arrivals(kind="constant", rate=1.0, requests=1),
+        )  # fmt: skip
+        with contextlib.nullcontext() if cache_note() else _alone():
+            run_spec(tiny)
+        _warm.append(True)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Other processes of this user wait meanwhile; none does where the system has no such lock."""
+    try:
+        import fcntl
+
+        path = os.path.join(tempfile.gettempdir(), f"kvwaybill-compiles-{os.getuid()}.lock")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except (ImportError, OSError, AttributeError):
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
