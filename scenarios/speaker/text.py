@@ -129,5 +129,5 @@ def _answers(it: Parcel, random: Random) -> str:
     return " ".join(known)
 
 
-# The share of each ending, and of one order of the questions, is uneven on purpose: greedy tokens are then far from ties.
+# The shares of endings, and of orders of questions, are uneven on purpose: greedy tokens are then far from ties.
 _ENDINGS: tuple[Callable[[Parcel, Random], str], ...] = (_waybill, _waybill, _waybill, _arrival, _answers)

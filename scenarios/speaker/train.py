@@ -21,11 +21,11 @@ from fleet.checkpoints.llama2c import Dimensions, tensor_rows
 from scenarios.speaker.text import MAX_NOTE_BYTES, note, opening, parcel
 
 SEED = 20
-STEPS = 16_000
+STEPS = 3_000
 BATCH = 256
-NOTES = 400_000
+NOTES = 200_000
 PEAK_RATE = 4e-3
-WARM_UP = 400
+WARM_UP = 200
 WEIGHT_DECAY = 0.05
 
 SIZES = Dimensions(
