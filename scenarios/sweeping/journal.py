@@ -33,6 +33,7 @@ _ANSWER = record(
         "verdict": choice("admitted", "refused", "unverified"),
         "reasons": listing(record({"code": text(64), "severity": text(16), "message": text(100_000)}), most=64),
         "figures": table(number(null=True), most=64, null=True),
+        "lower_bounds": listing(text(64), most=64),
     }
 )
 _ENTRY = record({"key": sha256, "answer": _ANSWER, "program": sha256, "sha256": sha256})

@@ -14,7 +14,8 @@ def kept(row: Json, slo: Sequence[Bound]) -> Json:
     """`met`: true, false, or null where it cannot be told; `misses`: each bound that is not kept, with both figures.
 
     A refused case keeps nothing. Requests that were refused or never ended keep nothing either: `finished` is 1 unless
-    the file says otherwise. TPOT of answers of one token is kept: there is nothing to wait for.
+    the file says otherwise. TPOT of answers of one token is kept: there is nothing to wait for. A time of which only a
+    lower bound is known can miss a bound, and not keep it.
     """
     if row["verdict"] == "refused":
         return {"met": False, "misses": []}
@@ -25,7 +26,7 @@ def kept(row: Json, slo: Sequence[Bound]) -> Json:
         value = figure(row, bound.metric)
         if value is None and _nothing_to_wait_for(bound.metric, row["figures"]):
             continue
-        if value is None:
+        if value is None or (bound.metric.key in row["lower_bounds"] and bound.holds(value)):
             unknown.append(bound.metric.name)
         elif not bound.holds(value):
             misses.append({"metric": bound.metric.name, "bound": bound.limit, "found": value})
@@ -72,21 +73,27 @@ def _point(row: Json, objectives: Sequence[Metric]) -> tuple[float, ...] | None:
     return (*signed, -row["figures"].get("finished", 1))
 
 
-def smallest(rows: Sequence[Json]) -> Json:
-    """The fewest devices that keep the SLOs, then the lowest price of an hour (unknown: last), then the file's order.
+def smallest(rows: Sequence[Json], objectives: Sequence[Metric]) -> Json:
+    """The fewest devices that keep the SLOs, then the lowest price of an hour (unknown: last), then the objectives.
 
     `verdict`: found, none, or unknown: none is found, and some case cannot be told. `smaller_unknown`: cases of fewer
     devices than the best that cannot be told.
     """
     good = [row for row in rows if row["slo"]["met"]]
     unknown = [row for row in rows if row["slo"]["met"] is None]
-    best = min(good, key=_size, default=None)
+    best = min(good, key=lambda row: (*_size(row), *_ordered(row, objectives), row["case"]), default=None)
     if best is None:
         return {"verdict": "unknown" if unknown else "none", "case": None, "smaller_unknown": len(unknown)}
     smaller = [row for row in unknown if row["devices"] < best["devices"]]
     return {"verdict": "found", "case": best["case"], "smaller_unknown": len(smaller)}
 
 
-def _size(row: Json) -> tuple[int, bool, float, int]:
+def _size(row: Json) -> tuple[int, bool, float]:
     cost = row["cost_per_hour"]
-    return row["devices"], cost is None, cost or 0.0, row["case"]
+    return row["devices"], cost is None, cost or 0.0
+
+
+def _ordered(row: Json, objectives: Sequence[Metric]) -> list[tuple[bool, float]]:
+    """The objectives one after another; what is unknown comes last."""
+    values = [(figure(row, metric), metric.more) for metric in objectives]
+    return [(value is None, 0.0 if value is None else -value if more else value) for value, more in values]

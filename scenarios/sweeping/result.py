@@ -60,6 +60,7 @@ def _row(case: Case, answer: Json, sweep: Sweep) -> Json:
         "model": {"name": case.model.name, "digest": case.model.digest},
         "devices": len(case.devices), "skus": case.skus, "cost_per_hour": case.cost(sweep.prices),
         "verdict": answer["verdict"], "reasons": answer["reasons"], "figures": answer["figures"],
+        "lower_bounds": answer["lower_bounds"],
     }  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def _groups(sweep: Sweep, cases: Sequence[Case], rows: Sequence[Json], bounded: 
             "front": [row["case"] for row, mark in zip(held, marks, strict=True) if mark],
             "marks": {row["case"]: mark for row, mark in zip(held, marks, strict=True)},
         }  # fmt: skip
-        groups.append(group | ({"best": smallest(held)} if bounded else {}))
+        groups.append(group | ({"best": smallest(held, sweep.objectives)} if bounded else {}))
     return groups
 
 

@@ -12,6 +12,7 @@ from scenarios.table import Paint, Table, safe
 from scenarios.words import defaults_block, joined, limits_block, listing, plural, time_words, verdict_word
 
 MOST_ROWS = 40
+MOST_REASONS = 10
 WIDE, HIGH = 56, 12
 """Characters of the picture."""
 
@@ -21,10 +22,10 @@ def sweep_text(
 ) -> str:
     """A `kvwaybill/sweep-result/1` in words. `best`: the smallest fleets first; `only_front`: no other rows."""
     paint = Paint(color, width)
-    rows = {row["case"]: row for row in document["rows"]}
-    blocks = [_head(document, paint)]
-    for group in document["groups"]:
-        blocks += _group(document, group, rows, paint, best=best, only_front=only_front)
+    blocks = [_head(document, paint), _best(document, paint)]
+    if not best:
+        rows = [row for row in document["rows"] if row["pareto"] or not only_front]
+        blocks += [_table(document, rows, paint), _picture(document, document["rows"]), _why_not(rows, paint)]
     blocks += [
         listing("Warnings", document["warnings"], paint), defaults_block(document, paint),
         limits_block(document, paint),
@@ -56,6 +57,8 @@ def _head(document: Json, paint: Paint) -> list[str]:
     if document["slo"]:
         bounds = (f"{_slo_words(bound, document)}" for bound in document["slo"])
         lines += paint.fold("SLOs  " + ", ".join(bounds), 6)
+    if common := _common(document):
+        lines += paint.fold(f"All   {_fields(common)}", 6)
     return lines
 
 
@@ -79,6 +82,10 @@ def _value(value: float | None, metric: Metric) -> str:
     return format_bytes(int(value)) if metric.name.endswith("_bytes") else f"{value:,.6g}"
 
 
+def _told(row: Json, metric: Metric) -> str:
+    return (">= " if metric.key in row["lower_bounds"] else "") + _value(figure(row, metric), metric)
+
+
 def _fields(fields: dict[str, Any]) -> str:
     words = []
     for name, value in fields.items():
@@ -93,56 +100,69 @@ def _flow(value: Any) -> str:
     return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
-def _group(
-    document: Json, group: Json, rows: dict[int, Json], paint: Paint, *, best: bool, only_front: bool
-) -> list[list[str]]:
-    held = [row for row in rows.values() if row["case"] in set(group["members"])]
-    blocks = []
-    if len(document["groups"]) > 1:
-        blocks.append(paint.fold(paint(f"Asked  {_fields(group['asked'])}", "bold")))
-    if "best" in group:
-        blocks.append(_best(document, group["best"], rows, paint))
-    if best:
-        return blocks
-    shown = [row for row in held if row["pareto"]] if only_front else held
-    blocks.append(_table(document, shown, paint))
-    blocks.append(_picture(document, held))
-    return blocks
+def _common(document: Json) -> Json:
+    """What all cases set alike."""
+    rows = document["rows"]
+    return {name: v for name, v in rows[0]["fields"].items() if all(row["fields"].get(name, row) == v for row in rows)}
 
 
-def _best(document: Json, found: Json, rows: dict[int, Json], paint: Paint) -> list[str]:
+def _own(fields: Json, common: Json) -> str:
+    return _fields({name: value for name, value in fields.items() if name not in common})
+
+
+def _best(document: Json, paint: Paint) -> list[str]:
+    """The smallest fleet of each demand."""
+    if not document["slo"]:
+        return []
+    rows, common = {row["case"]: row for row in document["rows"]}, _common(document)
+    lines = [paint("Smallest fleet that keeps the SLOs", "bold")]
+    for group in document["groups"][:MOST_ROWS]:
+        asked = f"{_own(group['asked'], common)}: " if len(document["groups"]) > 1 else ""
+        lines += paint.fold(safe(f"  {asked}{_best_words(document, group['best'], rows, common)}"), 4)
+    more = len(document["groups"]) - MOST_ROWS
+    return [*lines, f"  ... and {more:,} more; -o json has all"] if more > 0 else lines
+
+
+def _best_words(document: Json, found: Json, rows: dict[int, Json], common: Json) -> str:
     unknown = found["smaller_unknown"]
     if found["case"] is None:
-        words = "cannot be told: no case keeps the SLOs" if unknown else "none: no case keeps the SLOs"
-        more = f", and {unknown} {plural(unknown, 'case')} cannot be told" if unknown else ""
-        return paint.fold(f"Smallest fleet  {words}{more}", 4)
+        return f"cannot be told: {unknown} {plural(unknown, 'case')} unverified" if unknown else "none"
     row = rows[found["case"]]
     cost = "" if row["cost_per_hour"] is None else f", {row['cost_per_hour']:,.6g} an hour"
-    figures = ", ".join(f"{m.name} {_value(figure(row, m), m)}" for m in _metrics(document) if m.name != "devices")
-    lines = paint.fold(
-        safe(f"Smallest fleet  case {row['case']}: {row['devices']} devices{cost}; {_fields(row['fields'])}"), 4
-    )
-    lines += paint.fold(safe(f"    {figures}"), 4)
-    return lines + ([f"    {unknown} smaller {plural(unknown, 'case')} cannot be told"] if unknown else [])
+    figures = ", ".join(f"{m.name} {_told(row, m)}" for m in _metrics(document) if m.name != "devices")
+    smaller = f"; {unknown} smaller {plural(unknown, 'case')} cannot be told" if unknown else ""
+    words = f"case {row['case']}, {row['devices']} {plural(row['devices'], 'device')}{cost}"
+    return f"{words} ({_own(row['fields'], common)}); {figures}{smaller}"
 
 
 def _table(document: Json, rows: list[Json], paint: Paint) -> list[str]:
-    metrics = _metrics(document)
+    metrics, common = _metrics(document), _common(document)
     bounded = bool(document["slo"])
     heads = [f">{metric.name}" for metric in metrics]
     table = Table("Cases", "", "verdict", *(["SLOs"] if bounded else []), *heads, "sets")
     for row in rows[:MOST_ROWS]:
         slo = [_kept(row["slo"]["met"])] if bounded else []
-        cells = [_value(figure(row, metric), metric) for metric in metrics]
+        cells = [_told(row, metric) for metric in metrics]
         verdict = verdict_word(row["verdict"], Paint(False))
         why = f"  ({row['reasons'][0]['code']})" if row["reasons"] else ""
         table.add(
-            str(row["case"]), "*" if row["pareto"] else "", verdict, *slo, *cells, _fields(row["fields"]) + why
+            str(row["case"]), "*" if row["pareto"] else "", verdict, *slo, *cells, _own(row["fields"], common) + why
         )  # fmt: skip
     lines = table.lines(paint)
     if len(rows) > MOST_ROWS:
         lines.append(f"  ... and {len(rows) - MOST_ROWS:,} more; -o json has all")
     return [*lines, "  * on the Pareto front"] if any(row["pareto"] for row in rows) else lines
+
+
+def _why_not(rows: list[Json], paint: Paint) -> list[str]:
+    """The first reason of each case that is not admitted."""
+    words = [
+        f"case {row['case']}: {row['reasons'][0]['code']}: {row['reasons'][0]['message']}"
+        for row in rows
+        if row["reasons"]
+    ]
+    more = [f"... and {len(words) - MOST_REASONS:,} more; -o json has all"] if len(words) > MOST_REASONS else []
+    return listing("Not admitted", [*words[:MOST_REASONS], *more], paint)
 
 
 def _kept(met: bool | None) -> str:
@@ -152,8 +172,8 @@ def _kept(met: bool | None) -> str:
 def _picture(document: Json, rows: list[Json]) -> list[str]:
     """The first two objectives: `*` on the front, `.` else. Nothing where fewer than three cases have both figures."""
     metrics = _metrics(document)[:2]
-    if len(metrics) < 2:
-        return []
+    if len(metrics) < 2 or len(document["groups"]) > 1:
+        return []  # cases of unlike demands do not belong into one picture
     across, up = metrics
     points = []
     for row in rows:

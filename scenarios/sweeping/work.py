@@ -33,7 +33,7 @@ def answer(body: bytes, trace: bytes | None) -> bytes:
         found = {"faults": [{name: getattr(fault, name) for name in fields} for fault in error.faults]}
     except InconclusiveError as error:
         reason = {"code": "FIGURE_UNKNOWN", "severity": "unknown", "message": str(error)}
-        found = {"verdict": "unverified", "reasons": [reason], "figures": None}
+        found = {"verdict": "unverified", "reasons": [reason], "figures": None, "lower_bounds": []}
     return canonical({"answer": found, "program": program()})
 
 
@@ -47,7 +47,12 @@ def _admitted(prepared: Any) -> Json:
         "ttft_s": time.get("ttft_s"), "tpot_s": time.get("tpot_s"), "handoff_s": handoff.get("seconds"),
         "handoff_bytes": handoff.get("bytes"), "slack_bytes": row["margin_bytes"],
     }  # fmt: skip
-    return {"verdict": plan["verdict"], "reasons": _reasons(plan["reasons"]), "figures": figures}
+    least = {"ttft_s": time.get("ttft_lower_bound"), "tpot_s": time.get("tpot_lower_bound"),
+             "handoff_s": handoff.get("lower_bound")}  # fmt: skip
+    return {
+        "verdict": plan["verdict"], "reasons": _reasons(plan["reasons"]), "figures": figures,
+        "lower_bounds": [name for name, one in least.items() if one],
+    }  # fmt: skip
 
 
 def _reasons(reasons: list[Json]) -> list[Json]:
@@ -65,8 +70,8 @@ def _simulated(asked: Any, trace: bytes | None) -> Json:
     if done.document is None:
         refused = done.plant.refused
         reasons = [] if refused is None else [reason_document(reason) for reason in refused.reasons]
-        return {"verdict": done.verdict, "reasons": _reasons(reasons), "figures": None}
-    return {"verdict": "admitted", "reasons": [], "figures": figures_of(done.document)}
+        return {"verdict": done.verdict, "reasons": _reasons(reasons), "figures": None, "lower_bounds": []}
+    return {"verdict": "admitted", "reasons": [], "figures": figures_of(done.document), "lower_bounds": []}
 
 
 def figures_of(document: Json) -> Json:
