@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fleet.launch import Launch
 from planner.admit import Admission, admit
-from planner.engines.prints import Range
-from planner.fixes import counterfactuals
 from planner.plan import plan_document
 from planner.program import dispatches_per_pass
-from planner.solve import solution_document, solve
 from scenarios.documents import plan_id
-from scenarios.launching import launch_document, launch_warnings
 from scenarios.limits import plan_limits
 from scenarios.wanted import Prepared
+
+if TYPE_CHECKING:
+    from fleet.launch import Launch
+    from planner.engines.prints import Range
 
 
 def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Range | None = None) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
 
     `launches` are the serving commands that the question was read from, `stated` what an engine said of its memory.
     """
-    admission, changes, weighed = counterfactuals(admit(prepared.ask))
+    admission, changes, weighed = _answered(prepared)
     reasons = tuple(
         replace(reason, fix=_pinned(reason.fix, prepared)) if reason.fix else reason for reason in admission.reasons
     )
@@ -38,6 +37,8 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
         *prepared.ask.fleet.warnings, *prepared.warnings, *prepared.ask.model.warnings, *_ends_early(admission),
     ]  # fmt: skip
     if prepared.solve is not None:
+        from planner.solve import solution_document, solve
+
         document["solved"] = solution_document(solve(admission, *prepared.solve))
     if prepared.sequences is not None:
         document["sequences"] = prepared.sequences
@@ -49,11 +50,23 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
         other_program="memory" in document and dispatches_per_pass(model) is None,
     )  # fmt: skip
     if launches:
+        from scenarios.launching import launch_document, launch_warnings
+
         document["warnings"] += launch_warnings(launches)
         document["launch"] = launch_document(document, prepared.ask.model, launches, stated)
     document["id"] = plan_id(document)
     first = ("schema", "verdict", "id")
     return {name: document[name] for name in first} | {k: v for k, v in document.items() if k not in first}
+
+
+def _answered(prepared: Prepared) -> tuple[Admission, tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    """The admission; of a refusal with all that would be admitted instead, which only a refusal loads."""
+    admission = admit(prepared.ask)
+    if admission.verdict != "refused":
+        return admission, (), ()
+    from planner.fixes import counterfactuals
+
+    return counterfactuals(admission)
 
 
 def _assumes(admission: Admission) -> bool:

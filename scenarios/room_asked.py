@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.errors import DescriptionError, Fault
 from fleet.machine import Fleet
-from fleet.readers.in_use import InUse, read_in_use
 from fleet.units import PS_PER_SECOND, UnitError, parse_seconds
 from fleet.yaml_source import STDIN, nearest, read_text, shown_path
 from planner.admit import Ask
-from planner.in_use import with_in_use
 from planner.ledger_bounds import BASES, Basis
 from planner.request import MAX_COUNT
-from planner.solve import WANTED, Wanting
 
 if TYPE_CHECKING:
+    from fleet.readers.in_use import InUse
+    from planner.solve import Wanting
     from scenarios.wanted import Wanted
 
 _COUNT = re.compile(r"[0-9]{1,13}", re.ASCII)
@@ -59,6 +58,10 @@ def with_room(wanted: Wanted, ask: Ask, digest: str, defaults: list[str]) -> Roo
 def _solve(wanted: Wanted) -> tuple[Wanting, Fraction | None] | None:
     """What is to be solved for; a link needs a time."""
     text, faults = wanted.solve, []
+    if text is None and wanted.ttft is None:
+        return None
+    from planner.solve import WANTED
+
     target = None
     if wanted.ttft is not None:
         try:
@@ -100,6 +103,8 @@ def _in_use(wanted: Wanted, fleet: Fleet, digest: str) -> tuple[Fleet, tuple[str
         raise DescriptionError.at(
             wanted.source, "in_use", "only one text can come from stdin; give the others as files"
         )
+    from planner.in_use import with_in_use
+
     readings = _readings(paths)
     fleet, told = with_in_use(fleet, readings, digest)
     texts = [
@@ -111,6 +116,7 @@ def _in_use(wanted: Wanted, fleet: Fleet, digest: str) -> tuple[Fleet, tuple[str
 
 def _readings(paths: Sequence[str]) -> list[InUse]:
     """Every text, plans as checked documents. Raises DescriptionError with the faults of all of them."""
+    from fleet.readers.in_use import read_in_use
     from scenarios.documents import checked_document
 
     readings: list[InUse] = []

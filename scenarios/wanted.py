@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fleet.checkpoints import load_model
 from fleet.errors import DescriptionError, Fault
@@ -23,12 +23,14 @@ from planner.engines import ENGINES, engine_extent
 from planner.orders import sampling_to_document
 from planner.rates import fleet_at
 from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUNT, Request, resolve
-from planner.solve import Wanting
 from scenarios.documents import canonical
 from scenarios.placing import chosen_placement
 from scenarios.pricing import pricing_inputs, pricing_of
 from scenarios.room_asked import with_room
 from scenarios.schemas import MODEL_SIZES
+
+if TYPE_CHECKING:
+    from planner.solve import Wanting
 
 COMMAND_LINE = "command line"
 PHASES = ("prefill", "decode")
