@@ -57,7 +57,7 @@ class PlacementTime:
 def calls_of(workload: Workload, phase: str) -> Calls:
     """The forward calls of a phase: the prompt in chunks, or token by token."""
     if phase == "prefill":
-        logits = workload.prefill_passes if workload.attention == "host" else 1 if _answers(workload) else 0
+        logits = workload.prefill_passes if workload.attention == "host" else 1 if answers(workload) else 0
         return Calls(
             first=0, tokens=workload.prefill_passes, chunk=workload.prefill_chunk, batch=workload.batch, logits=logits
         )
@@ -65,7 +65,8 @@ def calls_of(workload: Workload, phase: str) -> Calls:
     return Calls(first=workload.prompt_tokens, tokens=passes, batch=workload.batch, logits=passes)
 
 
-def _answers(workload: Workload) -> bool:
+def answers(workload: Workload) -> bool:
+    """Whether prefill gives a token: what TTFT is the time of."""
     return workload.passes >= workload.prompt_tokens
 
 
@@ -75,23 +76,47 @@ def placement_time(
 ) -> PlacementTime:  # fmt: skip
     """All times of a placement on named devices; `rows` are those of its prediction. Verdicts are not looked at."""
     machine = machine_graph(fleet)
-    compute, moved, sums, phases, asked = {}, {}, {}, {}, {}
-    for phase in ("prefill", "decode"):
-        calls = asked[phase] = calls_of(workload, phase)
-        ranks = ranks_of(model, placement, phase)
-        compute[phase], on_ranks = _computed(machine, model, workload, ranks, calls, pricing)
-        moved[phase] = total(row_time(row, pricing.rates) for row in rows if row.phase == phase)
-        sums[phase] = _exchanged(machine, model, workload, ranks, calls, pricing)
-        phases[phase] = total((on_ranks, sums[phase], moved[phase])) if calls.tokens else NOTHING
+    prefill, decode = (
+        parts_of_phase(machine, model, workload, placement, phase, rows, pricing) for phase in ("prefill", "decode")
+    )
+    both = {"prefill": prefill, "decode": decode}
     handoff = _handed_over(machine, [row for row in rows if row.phase == "handoff"], pricing)
     passes = workload.decode_passes
     return PlacementTime(
         pricing=pricing,
-        ttft=total((phases["prefill"], handoff)) if _answers(workload) else None,
-        tpot=scaled(phases["decode"], Fraction(1, passes)) if passes else None,
-        prefill=phases["prefill"], handoff=handoff, decode=phases["decode"],
-        compute=compute, moved=moved, sums=sums, calls=asked,
+        ttft=total((prefill.whole, handoff)) if answers(workload) else None,
+        tpot=scaled(decode.whole, Fraction(1, passes)) if passes else None,
+        prefill=prefill.whole, handoff=handoff, decode=decode.whole,
+        compute={phase: parts.compute for phase, parts in both.items()},
+        moved={phase: parts.moved for phase, parts in both.items()},
+        sums={phase: parts.sums for phase, parts in both.items()},
+        calls={phase: parts.calls for phase, parts in both.items()},
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseParts:
+    """One phase of a placement: roofline times by device, its rows, what its ranks exchange, and all of it."""
+
+    calls: Calls
+    compute: tuple[PhaseTime, ...]
+    moved: Time
+    sums: Time
+    whole: Time
+
+
+def parts_of_phase(
+    machine: MachineGraph, model: Model, workload: Workload, placement: Placement, phase: str, rows: Iterable[Row],
+    pricing: Pricing,
+) -> PhaseParts:  # fmt: skip
+    """The times of one phase; it rests on the devices of that phase alone. Rows of other phases are passed over."""
+    calls = calls_of(workload, phase)
+    ranks = ranks_of(model, placement, phase)
+    compute, on_ranks = _computed(machine, model, workload, ranks, calls, pricing)
+    moved = total(row_time(row, pricing.rates) for row in rows if row.phase == phase)
+    sums = _exchanged(machine, model, workload, ranks, calls, pricing)
+    whole = total((on_ranks, sums, moved)) if calls.tokens else NOTHING
+    return PhaseParts(calls=calls, compute=compute, moved=moved, sums=sums, whole=whole)
 
 
 def _handed_over(machine: MachineGraph, rows: Sequence[Row], pricing: Pricing) -> Time:

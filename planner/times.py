@@ -96,6 +96,8 @@ def total(times: Iterable[Time]) -> Time:
 def longest(times: Iterable[Time]) -> Time:
     """All at the same time, each as if alone."""
     held = tuple(times)
+    if len(held) == 1:
+        return held[0]
     return time_at(held, max((t.seconds for t in held if t.seconds is not None), default=Fraction(0)))
 
 

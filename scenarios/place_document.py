@@ -27,7 +27,7 @@ _LIMITS = {
     ),
     "pools": (
         "A pool's handoff is that of its worst pair of workers, alone on its way; of each size and kind of card the"
-        " pool with the least is told. Where bound_s is not null, another one may lie between it and the time told.",
+        " pools are told that no other one beats. Where proven is false, another may lie between bound and figure.",
         "tokens a second and device: every worker busy all the time, nothing waits: an upper bound.",
     ),
 }
@@ -43,6 +43,8 @@ def place_document(placing: Placing, *, front: bool = False) -> Document:
         PoolSearch(question) if isinstance(question, PoolQuestion) else PairSearch(question)
     )
     answer = search.run()
+    if isinstance(search, PoolSearch):
+        answer = search.timed(answer)
     on_front = pareto(answer.admitted)
     ranks = [at for at, kept in enumerate(on_front) if kept] if front else range(len(answer.admitted))
     shown = [(at, search.shown(answer.admitted[at])) for at in list(ranks)[: question.top]]
@@ -56,11 +58,10 @@ def place_document(placing: Placing, *, front: bool = False) -> Document:
         "constraints": _constraints(answer),
         "search": {
             "devices": len(question.ask.fleet.devices), "considered": answer.considered, "possible": answer.possible,
-            "exact": answer.exact, "bound_s": _seconds(answer.bound),
+            "exact": answer.exact, **_bound(answer.bound, question.objective, pools),
         },
         "placements": [
-            _placement(at, each, on_front[at], why_lost(answer.admitted[0], each, question.objective) if at else None)
-            for at, each in shown
+            _placement(at, each, on_front[at], _lost(answer, at, each), question.objective) for at, each in shown
         ],
         "asked": _asked(placing, search, answer) if isinstance(search, PairSearch) else None,
         "others": _others(search, answer.others),
@@ -73,6 +74,10 @@ def place_document(placing: Placing, *, front: bool = False) -> Document:
     plain = model.unknown or model.is_plain_cache
     document["limits"] = [*plan_limits(attention, other_caches=not plain, workers=pools), *_LIMITS[document["kind"]]]
     return document
+
+
+def _lost(answer: Answer, at: int, each: Candidate) -> str | None:
+    return why_lost(answer.admitted[0], each, answer.question.objective) if at else None
 
 
 def _constraints(answer: Answer) -> Document:
@@ -88,7 +93,14 @@ def _constraints(answer: Answer) -> Document:
     }
 
 
-def _placement(at: int, each: Candidate, on_front: bool, lost: str | None) -> Document:
+def _bound(bound: Fraction | None, objective: str, pools: bool) -> Document:
+    """Seconds; of pools by throughput, tokens a second and device."""
+    is_rate = pools and objective == "throughput"
+    told: Document = {"bound_s": None if is_rate else _seconds(bound)}
+    return told | ({"bound_tokens_per_s_per_device": _seconds(bound)} if is_rate else {})
+
+
+def _placement(at: int, each: Candidate, on_front: bool, lost: str | None, objective: str) -> Document:
     figures = each.figures
     return {
         "rank": at + 1,
@@ -106,8 +118,8 @@ def _placement(at: int, each: Candidate, on_front: bool, lost: str | None) -> Do
         "slack_bytes": figures.slack_bytes,
         "pareto": on_front,
         "broken": list(each.broken),
-        "proven": each.bound is None,
-        "bound_s": _seconds(each.bound),
+        "proven": each.proven,
+        **_bound(each.bound, objective, each.alike is None),
         "why_not_first": lost,
     }
 

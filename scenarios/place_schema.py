@@ -35,7 +35,8 @@ _placement = record(
         "proven": flag(),
         "bound_s": number(null=True),
         "why_not_first": text(100_000, null=True),
-    }
+    },
+    {"bound_tokens_per_s_per_device": number(null=True)},
 )
 _rules = listing(choice("same-node", "same-domain", "spread"), most=3)
 _devices = listing(device_id, most=1_000_000)
@@ -71,7 +72,8 @@ PLACEMENTS = record(
                 "possible": integer(),
                 "exact": flag(),
                 "bound_s": number(null=True),
-            }
+            },
+            {"bound_tokens_per_s_per_device": number(null=True)},
         ),
         "placements": listing(_placement, most=1024),
         "asked": record(

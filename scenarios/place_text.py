@@ -56,6 +56,9 @@ def _heading(document: Document, paint: Paint) -> list[str]:
     proof = "exact" if search["exact"] else "not all proven"
     if not search["exact"] and search["bound_s"] is not None and document["kind"] == "pairs":
         proof = f"not all looked at: none of the others takes less than {time_words(search['bound_s'])}"
+    if not search["exact"] and document["kind"] == "pools" and document["placements"]:
+        best = _bound_words(search)
+        proof += f": none has {best}" if best else ", but none is better than the first"
     lines = [
         f"place: {verdict_word(document['verdict'], paint)}, {found} on {safe(str(fleet))}"
         f" ({search['devices']:,} devices, {considered:,}{of} {what}; {proof})",
@@ -102,8 +105,15 @@ def _marks(row: Document) -> str:
     """Short remarks: on the Pareto front, over a host, not proven best of its sizes."""
     told = ["pareto"] if row["pareto"] else []
     told += ["staged"] if row["staged"] else []
-    told += [] if row["proven"] else [f"not proven: at least {time_words(row['bound_s'])}"]
+    told += [] if row["proven"] else [f"not proven: none has {_bound_words(row) or 'fewer broken preferences'}"]
     return ", ".join(told)
+
+
+def _bound_words(part: Document) -> str | None:
+    """`less than 12 us`, or `more than 31 tokens/s/device`; None where no bound is told."""
+    if (rate := part.get("bound_tokens_per_s_per_device")) is not None:
+        return f"more than {_number(rate)} tokens/s/device"
+    return None if part["bound_s"] is None else f"less than {time_words(part['bound_s'])}"
 
 
 def _reasons_why(document: Document, paint: Paint) -> list[str]:

@@ -56,7 +56,10 @@ class Candidate:
     staged: bool = False
     batch: int = 1
     bound: Fraction | None = None
-    """No pool of these sizes has less under the objective; None where the figure itself is that."""
+    """What no pool of these sizes is better than: seconds (of the handoff where the objective is no time), or tokens a
+    second and device; None where the figure itself is that."""
+    proven: bool = True
+    """Whether no pool of these sizes and kinds of cards is better under the objective."""
 
     @property
     def devices(self) -> tuple[str, ...]:

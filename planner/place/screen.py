@@ -20,12 +20,14 @@ from planner.admit import Admission, Ask, Verdict, admit
 from planner.machine import MachineGraph, NoWay, UnknownWay, Way, machine_graph
 from planner.place.classes import FleetClasses, classes_of
 from planner.placed import placement_graph
-from planner.placement_time import Pricing
+from planner.placement_time import Pricing, calls_of, parts_of_phase
 from planner.predict import Prediction
 from planner.request import MAX_BYTES, resolve
+from planner.roofline import phase_time
 from planner.route import Transfer, route_transfers, transfers
 from planner.times import Time, handoff_time
 from planner.worker_plan import worker_transfers
+from planner.workers import rank_model, ranks_of
 
 PREFILL, DECODE = PHASES
 _JOINT = ("EXCEEDS_SHARED_MEMORY", "CARD_AND_SLICE", "NO_ROUTE", "PEER_ACCESS_UNKNOWN", "PINNED_POOL_TOO_SMALL")
@@ -77,6 +79,7 @@ class Screen:
             self.workload: Workload = resolve(ask.request, ask.model)
             listed = self._transfers()
             self._handoff = [each for each in listed if each.phase == "handoff"]
+            self._own = {phase: [each for each in listed if each.phase == phase] for phase in PHASES}
             self._rows = {(each.src, each.dst) for each in listed}
             self._whole = self._most_bytes(listed) > MAX_BYTES // 4
 
@@ -111,6 +114,40 @@ class Screen:
         if routed.unknown or routed.no_way or routed.pool_short:
             return None
         return handoff_time(routed.rows, self.ask.pricing.rates, self.ask.pricing.staging).seconds
+
+    def worker_time(self, phase: str, worker: str) -> Time:
+        """Seconds of a whole phase on a worker, rows to its hosts included: as in every plan that it is part of."""
+        names, real = worker.split(","), {}
+        for stand, device in zip(self._stands[phase], names, strict=True):
+            real[stand], real[f"host:{stand}"] = device, self.devices[device].host
+        listed = [replace(each, src=real[each.src], dst=real[each.dst]) for each in self._own[phase]]
+        routed = route_transfers(listed, self.ask.fleet, self._known, self.ask.model, self.workload, None)
+        other = ",".join(self._stands[DECODE if phase == PREFILL else PREFILL])
+        placed = self.placement(worker, other) if phase == PREFILL else self.placement(other, worker)
+        parts = parts_of_phase(self._known, self.ask.model, self.workload, placed, phase, routed.rows, self.ask.pricing)
+        return parts.whole
+
+    def least_time(self, phase: str) -> Fraction | None:
+        """Below what no worker's phase is: what the fastest device takes for each rank, nothing exchanged or moved."""
+        stands = self._stands[phase]
+        other = self._stands[DECODE if phase == PREFILL else PREFILL]
+        sides = (stands, other) if phase == PREFILL else (other, stands)
+        ranks = ranks_of(self.ask.model, self.placement(*(",".join(names) for names in sides)), phase)
+        kinds = {
+            (device.kind, device.sku, device.compute, device.memory.bandwidth): device
+            for device in self.devices.values()
+        }
+        calls = calls_of(self.workload, phase)
+        longest = Fraction(0)
+        for rank in ranks:
+            held = self.ask.model if len(ranks) == 1 else rank_model(self.ask.model, rank.cut)
+            rates, given = self.ask.pricing.rates, self.ask.pricing.given
+            found = (phase_time(one, held, self.workload, calls, rates=rates, given=given) for one in kinds.values())
+            times = [each.seconds for each in found if each.seconds is not None]
+            if not times:
+                return None
+            longest = max(longest, min(times))
+        return longest
 
     def placement(self, prefill: str, decode: str) -> Placement:
         """The placement that a plan of these workers has."""

@@ -69,13 +69,16 @@ class Symmetry:
         return tuple(key)
 
 
-def symmetry_of(fleet: Fleet) -> Symmetry:
-    """The proven symmetry of a fleet. Deterministic; O(links) for each level of parts."""
-    return _Finder(fleet).run()
+def symmetry_of(fleet: Fleet, marks: Sequence[object] = ()) -> Symmetry:
+    """The proven symmetry of a fleet. Deterministic; O(links) for each level of parts.
+
+    `marks`: one a device, in the order of the fleet; devices of different marks are not alike.
+    """
+    return _Finder(fleet, marks).run()
 
 
 class _Finder:
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, marks: Sequence[object]) -> None:
         self.names = tuple(device.id for device in fleet.devices)
         nodes: dict[object, int] = {}
         kept: dict[object, int] = {}
@@ -85,8 +88,8 @@ class _Finder:
             nodes[key] = len(self.own)
             self.own.append(kept.setdefault(figures, len(kept)))
 
-        for device in fleet.devices:
-            node(device.id, _figures_of(device))
+        for at, device in enumerate(fleet.devices):
+            node(device.id, (_figures_of(device), marks[at] if marks else None))
         for host in fleet.hosts:
             node(host.id, ("host", host.pinned_pool.value))
         for relay in [switch.id for switch in fleet.switches] + [nic.id for nic in fleet.nics]:

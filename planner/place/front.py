@@ -1,0 +1,131 @@
+"""What pools of one size are weighed by: their figures side by side, those that no other pool beats, and the bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from planner.place.candidate import Objective, seconds_of
+from planner.place.case import Measured, late
+from planner.place.constraints import Constraints, Neighbourhood
+from planner.place.regions import Worker
+
+Value = tuple[bool, Fraction]
+"""Least is best; True goes before the number where there is none, and is worse than any."""
+Vector = tuple[int, Value, Value, Value]
+"""Broken preferences, handoff, TTFT, and throughput with its sign turned."""
+NOTHING: Value = (False, Fraction(0))
+Pool = tuple[tuple[Worker, ...], tuple[Worker, ...]]
+
+
+def vector_of(broken: int, found: Measured, *, timed: bool) -> Vector:
+    """The vector of an admitted pool; times that are the same for all pools of the size are left at nothing."""
+    handoff = NOTHING if found.handoff is None else late(seconds_of(found.handoff))
+    if not timed:
+        return broken, handoff, NOTHING, NOTHING
+    ttft = NOTHING if found.ttft is None else late(seconds_of(found.ttft))
+    rate = (True, Fraction(0)) if found.throughput is None else (False, -found.throughput)
+    return broken, handoff, ttft, rate
+
+
+def beats(one: Vector, other: Vector) -> bool:
+    """At least as good in everything."""
+    return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]
+
+
+@dataclass(slots=True)
+class Front:
+    """Pools that no other one beats; of equal ones the first that came."""
+
+    floor: Vector
+    members: list[tuple[Vector, Pool, Measured]] = field(default_factory=list)
+
+    def offer(self, vector: Vector, pool: Pool, found: Measured) -> None:
+        """Takes a pool in, unless one that is here is as good; what it beats goes."""
+        if self.is_beaten(vector):
+            return
+        self.members = [each for each in self.members if not beats(vector, each[0])]
+        self.members.append((vector, pool, found))
+
+    def is_beaten(self, vector: Vector) -> bool:
+        """Whether a pool that is here is at least as good in everything."""
+        return any(beats(each[0], vector) for each in self.members)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a pool reaches every bound: no other one can be better in anything."""
+        return self.is_beaten(self.floor)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What is required and preferred of all devices of a pool together, workers taken as wholes."""
+
+    constraints: Constraints
+    near: Neighbourhood
+    names: Sequence[str]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is."""
+        return not (self.constraints.required or self.constraints.preferred or self.constraints.avoided)
+
+    def keeps(self, rule: str, workers: Sequence[Worker]) -> bool:
+        """Whether a pool, or the part of one, keeps to a rule; a part that does not can only grow worse."""
+        named = [[self.names[device] for device in worker] for worker in workers]
+        if rule == "same-domain":
+            held = [self.near.domains.get(name, frozenset()) for worker in named for name in worker]
+            return bool(frozenset.intersection(*held))
+        homes = [{self.near.host[name] for name in worker} for worker in named]
+        together = {home for each in homes for home in each}
+        return len(together) == (1 if rule == "same-node" else sum(map(len, homes)))
+
+    def allows(self, workers: Sequence[Worker]) -> bool:
+        """Whether everything required is kept."""
+        return all(self.keeps(rule, workers) for rule in self.constraints.required)
+
+    def broken(self, workers: Sequence[Worker]) -> tuple[str, ...]:
+        """The preferences that are broken, in words."""
+        if not (self.constraints.preferred or self.constraints.avoided):
+            return ()
+        told = [rule for rule in self.constraints.preferred if not self.keeps(rule, workers)]
+        names = (self.names[device] for worker in workers for device in worker)
+        return (*told, *(f"avoid {name}" for name in names if name in self.constraints.avoided))
+
+    def least_broken(self, able: Iterable[int], devices: int, workers: int) -> int:
+        """Fewer preferences than this no pool of so many of these devices breaks."""
+        names = [self.names[device] for device in able]
+        spared = sum(name not in self.constraints.avoided for name in names)
+        nodes: dict[str, int] = {}
+        domains: dict[str, int] = {}
+        for name in names:
+            nodes[self.near.host[name]] = nodes.get(self.near.host[name], 0) + 1
+            for domain in self.near.domains.get(name, ()):
+                domains[domain] = domains.get(domain, 0) + 1
+        hopeless = {
+            "same-node": max(nodes.values(), default=0) < devices, "spread": len(nodes) < workers,
+            "same-domain": max(domains.values(), default=0) < devices,
+        }  # fmt: skip
+        return max(0, devices - spared) + sum(hopeless[rule] for rule in self.constraints.preferred)
+
+
+def bound_under(objective: Objective, floor: Vector) -> Fraction | None:
+    """The floor of an objective: seconds, or tokens a second and device; for other objectives that of the handoff.
+
+    None where nothing can be said, or nothing is priced.
+    """
+    missing, value = _under(objective, floor)
+    if missing:
+        return None
+    return -value if objective == "throughput" else value
+
+
+def reaches(objective: Objective, vector: Vector, floor: Vector) -> bool:
+    """Whether nothing can be better under the objective, preferences before it."""
+    return vector[0] <= floor[0] and _under(objective, vector) <= _under(objective, floor)
+
+
+def _under(objective: Objective, vector: Vector) -> Value:
+    _, handoff, ttft, rate = vector
+    return ttft if objective == "ttft" else rate if objective == "throughput" else handoff

@@ -1,0 +1,233 @@
+"""Pools by every objective against brute force: all choices of devices and rank orders, unlike cards, several nodes."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fleet.errors import DescriptionError
+from fleet.machine import Fleet
+from fleet.placement import PHASES
+from planner.admit import admit
+from planner.place.candidate import OBJECTIVES, Candidate, Objective, seconds_of, times_of, value_of
+from planner.place.classes import classes_of
+from planner.place.constraints import Constraints
+from planner.place.front import Keeping
+from planner.place.pools import PoolQuestion, PoolSearch
+from planner.place.screen import Screen
+from tests.planner.fleets import known
+from tests.planner.test_place_pairs import small_fleets
+from tests.planner.test_place_pools import REQUEST, ask_of, boards
+
+TERA = 10**12
+Worker = tuple[str, ...]
+
+
+def rated_devices(fleet: Fleet, rates: list[int]) -> Fleet:
+    """The fleet with so many TB/s of memory and TFLOP/s of fp32, device by device."""
+    devices = []
+    for each, rate in zip(fleet.devices, itertools.cycle(rates), strict=False):
+        memories = tuple(replace(memory, bandwidth=known(rate * TERA)) for memory in each.memories)
+        devices.append(replace(each, memories=memories, compute=(("fp32", known(rate * 20 * TERA)),)))
+    return replace(fleet, devices=tuple(devices))
+
+
+def workers(fleet: Fleet, ranks: int, kind: str | None) -> list[Worker]:
+    """All workers of one kind of card in one domain, in every order of ranks."""
+    near = classes_of(fleet).near
+    names = [each.id for each in fleet.devices if each.sku == kind]
+    return [
+        worker for worker in itertools.permutations(names, ranks)
+        if ranks == 1 or frozenset.intersection(*(near.domains[name] for name in worker))
+    ]  # fmt: skip
+
+
+def sides(every: list[Worker], count: int) -> list[tuple[Worker, ...]]:
+    """So many workers without a device in common."""
+    return [
+        side for side in itertools.combinations(every, count)
+        if len({name for worker in side for name in worker}) == sum(map(len, side))
+    ]  # fmt: skip
+
+
+class Brute:
+    """Figures of every pool, from the times of whole placements of two workers."""
+
+    def __init__(self, question: PoolQuestion) -> None:
+        self.question, self.fleet = question, question.ask.fleet
+        self.sizes = next(iter(question.sizes()))
+        self.screen = Screen(question.ask, tp=self.sizes.ranks)
+        self.facts: dict[tuple[Worker, Worker], Any] = {}
+        self.times: dict[tuple[str, Worker], Any] = {}
+        near = classes_of(self.fleet).near
+        self.names = [each.id for each in self.fleet.devices]
+        self.keeping = Keeping(question.constraints, near, self.names)
+
+    def pair(self, one: Worker, other: Worker) -> Any:
+        """(verdict, handoff, TTFT) of two workers; the last two None where unpriced or not admitted."""
+        if (one, other) not in self.facts:
+            told = self.screen.pair(",".join(one), ",".join(other))
+            first, handoff = self.time("prefill", one), seconds_of(told.handoff)
+            self.facts[one, other] = (told.verdict, handoff, None if None in (first, handoff) else first + handoff)
+        return self.facts[one, other]
+
+    def time(self, phase: str, worker: Worker) -> Any:
+        """Seconds of a phase."""
+        if (phase, worker) not in self.times:
+            self.times[phase, worker] = self.screen.worker_time(phase, ",".join(worker)).seconds
+        return self.times[phase, worker]
+
+    def figures(self, prefill: tuple[Worker, ...], decode: tuple[Worker, ...]) -> tuple[Any, ...] | None:
+        """(handoff, TTFT, throughput with its sign turned), each as (unpriced, value); None: not admitted."""
+        served = []
+        nearest = self.question.routing == "nearest"
+        for other in decode:
+            found = [self.pair(one, other) for one in prefill]
+            if nearest:
+                good = [each for each in found if each[0] == "admitted"]
+                found = [min(good, key=lambda f: (priced(f[1]), priced(f[2])))] if good else found[:1]
+            served += found
+        if nearest and not all(any(self.pair(one, other)[0] == "admitted" for other in decode) for one in prefill):
+            return None
+        if any(each[0] != "admitted" for each in served):
+            return None
+        handoff, ttft = (max(priced(each[at]) for each in served) for at in (1, 2))
+        ups = [self.time("prefill", one) for one in prefill]
+        downs = [self.time("decode", other) for other in decode]
+        rate: Any = (True, 0)
+        if all(ups) and all(downs):
+            most = min(sum(1 / Fraction(each) for each in side) for side in (ups, downs))
+            rate = (False, -most * 24 / self.sizes.devices)
+        return handoff, ttft, rate
+
+    def allowed(self, phase: str, ranks: int, kind: str) -> list[Worker]:
+        """Workers of devices that may serve a phase."""
+        allows = self.question.constraints.allows
+        return [each for each in workers(self.fleet, ranks, kind) if all(allows(name, phase) for name in each)]
+
+    def pools(self) -> list[tuple[Any, ...]]:
+        """(broken, handoff, TTFT, throughput) of every admitted pool that keeps to the rules."""
+        out = []
+        number = {name: at for at, name in enumerate(self.names)}
+        for kinds in itertools.product(sorted({each.sku for each in self.fleet.devices}), repeat=2):
+            ups, downs = (
+                sides(self.allowed(phase, ranks, kind), count)
+                for phase, ranks, kind, count in zip(PHASES, self.sizes.ranks, kinds, self.sizes.workers, strict=True)
+            )
+            for prefill, decode in itertools.product(ups, downs):
+                if {n for w in prefill for n in w} & {n for w in decode for n in w}:
+                    continue
+                numbered = [tuple(number[name] for name in worker) for worker in (*prefill, *decode)]
+                if self.keeping.allows(numbered) and (found := self.figures(prefill, decode)) is not None:
+                    out.append((kinds, len(self.keeping.broken(numbered)), *found))
+        return out
+
+
+def priced(seconds: Any) -> tuple[bool, Any]:
+    """Unpriced last."""
+    return seconds is None, seconds or Fraction(0)
+
+
+def figures_of(pool: Candidate) -> tuple[Any, ...]:
+    """The same of a candidate."""
+    found = pool.figures
+    assert found.ttft is not None
+    rate = (True, 0) if found.throughput is None else (False, -found.throughput)
+    return len(pool.broken), priced(seconds_of(found.handoff)), priced(found.ttft.seconds), rate
+
+
+def check(question: PoolQuestion) -> None:
+    """Every objective's first pool, and the Pareto set of each pair of kinds, are those of brute force."""
+    brute = Brute(question)
+    wanted = brute.pools()
+    search = PoolSearch(question)
+    try:
+        answer = search.timed(search.run())
+    except DescriptionError:
+        assert not wanted
+        return
+    assert bool(answer.admitted) == bool(wanted)
+    if not wanted:
+        return
+    assert answer.exact
+    assert answer.bound is None
+    sku = {each.id: each.sku for each in question.ask.fleet.devices}
+    for kinds in {each[0] for each in wanted}:
+        points = {each[1:] for each in wanted if each[0] == kinds}
+        front = {p for p in points if not any(q != p and all(map(operator.le, q, p)) for q in points)}
+        mine = [p for p in answer.admitted if (sku[p.prefill[0][0]], sku[p.decode[0][0]]) == kinds]
+        assert {figures_of(each) for each in mine} == front
+    for objective in OBJECTIVES:
+        if objective == "cost":
+            continue
+        found = PoolSearch(replace(question, objective=objective)).run().admitted[0]
+        at = {"ttft": 3, "throughput": 4}.get(objective, 2)
+        assert (len(found.broken), values(found, objective)) == min((each[1], each[at]) for each in wanted), objective
+    search.shown(answer.admitted[0])
+
+
+def values(pool: Candidate, objective: Objective) -> tuple[bool, Any]:
+    """The value that decides: of equal sizes, the handoff where devices do not."""
+    return priced(value_of(pool, "handoff" if objective == "devices" else objective))
+
+
+SHAPES = [(2, 2), (3, 2), (1, 1, 2), (4, 1)]
+RULES: list[dict[str, Any]] = [
+    {}, {}, {"required": ("same-node",)}, {"required": ("spread",)}, {"preferred": ("spread",)},
+    {"preferred": ("same-domain",)}, {"excluded": frozenset({"b0/gpu:0"})}, {"avoided": frozenset({"b0/gpu:1"})},
+    {"prefill": frozenset({"b0/gpu:0", "b1/gpu:0", "b1/gpu:1"})},
+]  # fmt: skip
+
+
+@given(
+    shape=st.sampled_from(SHAPES), counts=st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (1, 3)]),
+    ranks=st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 2), (2, 2)]), links=st.sampled_from([(), (450, 100), (50, 450)]),
+    rates=st.sampled_from([[3], [3, 1], [1, 3, 2], [2, 1, 1, 3]]), cards=st.sampled_from(["a", "ab", "aab"]),
+    rules=st.sampled_from(RULES), nearest=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_objective_finds_the_best_of_all_pools(shape, counts, ranks, links, rates, cards, rules, nearest) -> None:
+    fleet = rated_devices(boards(*shape, rates=links), rates)
+    skus = itertools.cycle(cards)
+    fleet = replace(fleet, devices=tuple(replace(each, sku=next(skus)) for each in fleet.devices))
+    if counts[0] * ranks[0] + counts[1] * ranks[1] > len(fleet.devices):
+        return
+    check(question_of(fleet, counts, ranks, nearest=nearest, constraints=Constraints(**rules)))
+
+
+@given(fleet=small_fleets(), counts=st.sampled_from([(1, 2), (2, 1), (2, 2)]), nearest=st.booleans())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_fleets_with_holes_have_their_best_pools_found_too(fleet: Fleet, counts, nearest: bool) -> None:
+    if sum(counts) <= len(fleet.devices):
+        check(question_of(rated_devices(fleet, [2, 1]), counts, (1, 1), nearest=nearest))
+
+
+@given(
+    fleet=st.sampled_from([boards(4, 2), boards(3, 3, rates=(450, 100)), boards(5, latency=None)]),
+    rates=st.sampled_from([[3], [3, 1, 2]]), ranks=st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2)]), data=st.data(),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_a_worker_takes_what_it_takes_in_a_whole_placement(fleet: Fleet, rates, ranks, data) -> None:
+    ask = ask_of(rated_devices(fleet, rates))
+    names = data.draw(st.permutations([each.id for each in fleet.devices]))
+    ends = [",".join(names[: ranks[0]]), ",".join(names[ranks[0] : sum(ranks)])]
+    screen = Screen(ask, tp=ranks)
+    times = times_of(admit(replace(ask, placement=screen.placement(*ends))))
+    assert times is not None
+    assert [screen.worker_time(*each) for each in zip(PHASES, ends, strict=True)] == [times.prefill, times.decode]
+    for phase, whole in zip(PHASES, (times.prefill, times.decode), strict=True):
+        assert screen.least_time(phase) <= whole.seconds
+
+
+def question_of(fleet: Fleet, counts: tuple[int, int], ranks: tuple[int, int], *, nearest: bool, **more: Any) -> Any:
+    """One size."""
+    return PoolQuestion(
+        ask=ask_of(fleet, request=REQUEST), prefill_workers=(counts[0],), decode_workers=(counts[1],),
+        prefill_tp=(ranks[0],), decode_tp=(ranks[1],), routing="nearest" if nearest else "any", **more,
+    )  # fmt: skip
