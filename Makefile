@@ -9,7 +9,7 @@ STAMP := $(VENV)/.kvwaybill-installed
 .PHONY: demo test check bench clean help
 
 help:
-	@echo "make demo   set up and prove the two-GPU split on the embedded model (no GPU, no download of models)"
+	@echo "make demo   set up and prove the two-GPU split on a tiny model that speaks (no GPU, no download of models)"
 	@echo "make test   set up, then lint, types, import rules and the whole test suite"
 	@echo "make bench  set up, then the benchmarks (slow; writes tables under benchmarks/results)"
 	@echo "make clean  remove the virtual environment and caches"
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/kvwaybill prove two-gpu
+	$(BIN)/kvwaybill prove two-gpu-words
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ from scenarios.words import (
     mapping,
     placed,
     verdict_word,
+    without_repeats,
 )
 
 Document = dict[str, Any]
@@ -30,7 +31,8 @@ def proof_text(proof: Document, *, color: bool = False, width: int | None = None
     head = f"{verdict_word(proof['verdict'], paint)}  {caught} of {len(tried)} sabotages caught as they must be"
     wrong = [f"{row['sabotage']}: {row.get('detail', '')}" for row in tried if row["verdict"] != "caught"]
     never = [f"{name}: passed, but no sabotage made it fail" for name in proof.get("never_failed") or []]
-    blocks = [[*paint.fold(head), *_asked(proof, paint)], *_clean_runs(proof, paint), *_matrix(matrix, paint)]
+    blocks = [[*paint.fold(head), *_asked(proof, paint)], _texts(proof, paint), *_clean_runs(proof, paint)]
+    blocks += _matrix(matrix, paint)
     blocks.append(listing("Not proved because", wrong + never, paint))
     return joined([*blocks, defaults_block(proof, paint), limits_block(proof, paint)])
 
@@ -40,6 +42,25 @@ def _asked(proof: Document, paint: Paint) -> list[str]:
     inputs = mapping(mapping(mapping(proof.get("runs")).get("split")).get("inputs"))
     where = placed(inputs, mapping(inputs.get("placement")))
     return [*(paint.fold(where, 2) if where else []), *asked(inputs, proof.get("plan_id"), paint)]
+
+
+_SPOKEN = {
+    "split": "with the handoff",
+    "without_handoff_poisoned": "handoff deleted, the cache holds other bits",
+    "without_handoff_zeroed": "handoff deleted, the cache holds zeros",
+}
+_SPOKEN_CHARACTERS = 400
+
+
+def _texts(proof: Document, paint: Paint) -> list[str]:
+    """What the run said, and what it says where the handoff was deleted; nothing for a run without a text."""
+    runs = mapping(proof.get("runs"))
+    lines = []
+    for name, told in _SPOKEN.items():
+        if text := mapping(runs.get(name)).get("text"):
+            shown = " ".join(without_repeats(line) for line in str(text).splitlines())[:_SPOKEN_CHARACTERS]
+            lines += paint.fold(f"  {told}: {safe(shown)}", 4)
+    return [paint("Text", "bold"), *lines] if lines else []
 
 
 def _clean_runs(proof: Document, paint: Paint) -> list[list[str]]:

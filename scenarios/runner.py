@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fleet.checkpoints import SEEDED_NAME, load_model
+from fleet.checkpoints.shipped import shipped_model_file
 from fleet.errors import DescriptionError, Fault, InconclusiveError
 from fleet.model import Model
 from planner.orders import Orders
@@ -73,7 +74,7 @@ def set_up(
     """
     from executor.discovery import load_backend
     from executor.run import check_pace, chosen_path
-    from executor.tokenizer import load_tokenizer
+    from executor.tokenizer import BYTE_VOCABULARY, load_tokenizer
     from executor.weights import open_weights
 
     if plan.get("not_run"):
@@ -105,7 +106,9 @@ def set_up(
     words = tokenizer or inputs["tokenizer"]["path"]
     spoken = None
     _check_tokenizer(words, inputs["tokenizer"]["digest"], read)
-    if words is not None or read.format == "seeded" or prompt is not None:
+    # A prompt in words without a tokenizer file was read by the byte tokenizer; so the run is printed by it.
+    by_bytes = read.vocab_size == BYTE_VOCABULARY and orders.workload.prompt_ids is not None
+    if words is not None or by_bytes or prompt is not None:
         spoken = load_tokenizer(words, read.vocab_size, read.path or read.name)
     orders = _with_prompt(orders, spoken, prompt)
     weights = open_weights(read)
@@ -133,13 +136,17 @@ def _check_there(paths: dict[str, str | None], tokenizer: str | None, inputs: Do
     """The files of a plan, both at once: it names them as they were given, perhaps from another folder."""
     if tokenizer is None:
         paths = paths | {"tokenizer": inputs["tokenizer"]["path"]}
-    named = {name: path for name, path in paths.items() if path and (name, path) != ("model", SEEDED_NAME)}
+    named = {name: path for name, path in paths.items() if path and not (name == "model" and _comes_along(path))}
     gone = {name: path for name, path in named.items() if "\0" not in path and not os.path.exists(path)}
     if gone:
         words = "is not there (a plan names its files as they were given to admit); say where it is with"
         raise DescriptionError(
             [Fault(source=path, field=name, message=f"{words} --{name} PATH") for name, path in gone.items()]
         )
+
+
+def _comes_along(model: str) -> bool:
+    return model == SEEDED_NAME or shipped_model_file(model) is not None
 
 
 def _check_tokenizer(path: str | None, planned: str | None, model: Model) -> None:

@@ -174,9 +174,15 @@ class _Reader:
         return joined
 
     def model(self, path: Path, value: Any) -> str | None:
-        """A file or folder; else an id of the local Hugging Face cache, which stays as it is."""
+        """A file or folder; else a shipped name or an id of the local Hugging Face cache, which stay as they are."""
         from fleet.checkpoints.hub_cache import is_model_id
+        from fleet.checkpoints.shipped import shipped_model_names
 
+        beside = (
+            self.folder is not None and isinstance(value, str) and os.path.lexists(os.path.join(self.folder, value))
+        )
+        if not beside and isinstance(value, str) and value in shipped_model_names():
+            return value
         by_id = isinstance(value, str) and self.folder is not None and is_model_id(value)
         if by_id and not os.path.lexists(os.path.join(self.folder or "", value)):
             return str(value)

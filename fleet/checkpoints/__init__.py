@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from fleet.checkpoints.seeded import SEEDED_NAME, seeded_model
+from fleet.checkpoints.shipped import shipped_model_file
 from fleet.checkpoints.source import open_regular, read_exactly, shown
 from fleet.errors import DescriptionError
 from fleet.model import Model
@@ -20,7 +21,7 @@ _INDEX_SNIFF_BYTES = 1024
 
 
 def load_model(path: str | None) -> Model:
-    """The model that `path` holds; None or the name of the embedded model gives that one.
+    """The model that `path` holds; None or the name of the embedded model gives that one, a shipped name its own.
 
     Read are llama2.c checkpoints (versions 0 and 1), a Hugging Face `config.json`, safetensors and their index, GGUF,
     a folder of these, and a model id `org/name[@revision]` of the local Hugging Face cache; `-` is a `config.json` on
@@ -36,6 +37,8 @@ def load_model(path: str | None) -> Model:
         from fleet.checkpoints.folder import read_folder
 
         return read_folder(path)
+    if (shipped := shipped_model_file(path)) is not None:
+        return _load_file(shipped)
     if not os.path.lexists(path):
         return _load_id(path)
     return _load_file(path)

@@ -36,6 +36,7 @@ SHIPPED = {
     "two-gpu": "admitted",
     "two-gpu-host": "admitted",
     "two-gpu-staged": "admitted",
+    "two-gpu-words": "admitted",
     "one-gpu": "admitted",
     "gpu-and-cpu": "admitted",
     "two-gpu-tight": "refused",
