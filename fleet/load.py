@@ -97,7 +97,7 @@ def _native(text: str, name: str, shown: str) -> Fleet:
     if not isinstance(document.data, dict):
         fault = document.fault((), "must be a mapping that begins with schema: kvwaybill/fleet/1")
         raise DescriptionError([*document.faults, _no_format(fault)])
-    return _read(_Input(document, document.data, name))
+    return _read(_Input(document, document.data, name, is_document(document.data)))
 
 
 def _no_format(fault: Fault) -> Fault:
@@ -131,10 +131,8 @@ class _Input:
     document: Document
     raw: dict[str, Any]
     name: str
-
-    @property
-    def is_report(self) -> bool:
-        return is_document(self.raw)
+    is_report: bool
+    """Asked once: the answer looks at every device and link, and each place in the text needs it."""
 
     @property
     def source(self) -> str:

@@ -291,12 +291,15 @@ def _way_arrays(plant: Plant, names: dict[str, int]) -> dict[str, Any]:
     for (p, d), way in ways.pair.items():
         pair[names[p], names[d]] = way
     legs = [leg for way in ways.ways for leg in way]
-    known = {id(leg): leg_units(leg, most) for leg in legs}
-    units = [known[id(leg)] for leg in legs]
+    # Ways that differ in their ends only share the figures of their legs.
+    alike = {(id(leg.fixed), id(leg.each)): leg for leg in legs}
+    figures = {key: (leg_units(leg, most), ratios(leg, rates)) for key, leg in alike.items()}
+    of_legs = [figures[id(leg.fixed), id(leg.each)] for leg in legs]
+    units = [found[0] for found in of_legs]
     return {
         "pair": pair, "way_at": _ints(np.cumsum([0, *(len(way) for way in ways.ways)])),
         "leg_q": _ints(u[0] for u in units), "leg_fixed": _ints(u[1] for u in units),
         "leg_each": _ints(u[2] for u in units), "link_at": _ints(np.cumsum([0, *(len(leg.links) for leg in legs)])),
         "leg_links": _ints(ways.number(link) for leg in legs for link in leg.links),
-        "leg_ratio": _ints(ratio for leg in legs for ratio in ratios(leg, rates)),
+        "leg_ratio": _ints(ratio for found in of_legs for ratio in found[1]),
     }  # fmt: skip

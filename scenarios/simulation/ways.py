@@ -64,7 +64,7 @@ def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: A
     # A direct way is looked for first, and passes no host: only where there is none do links to hosts count.
     sources = {p: _signatures(out_of.get(p, ()), devices, hosts, out=True) for p in prefill}
     targets = {d: _signatures(into.get(d, ()), devices, hosts, out=False) for d in decode}
-    found = Ways()
+    found, moving = Ways(), _Moving(out_of, into)
     known: dict[Any, tuple[str, str, tuple[WayLeg, ...]]] = {}
     for p in prefill:
         straight = [link for link in out_of.get(p, ()) if link.dst in devices]
@@ -76,7 +76,7 @@ def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: A
                 over_hosts = any(leg.src in hosts or leg.dst in hosts for leg in legs)
                 known[full if over_hosts else direct] = (p, d, legs)
             old_p, old_d, legs = known[direct] if direct in known else known[full]
-            moved = legs if (p, d) == (old_p, old_d) else _with_ends(legs, (old_p, p), (old_d, d), out_of, into)
+            moved = legs if (p, d) == (old_p, old_d) else moving.legs(legs, (old_p, p), (old_d, d))
             for leg in moved:
                 for link in leg.links:
                     found.number(link)
@@ -109,31 +109,41 @@ def _signatures(links: Sequence[Link], devices: frozenset[str], hosts: frozenset
     return str([f"{n} {f}" for n, f in far if n not in devices and n not in hosts]), str(with_hosts)
 
 
-def _with_ends(
-    legs: tuple[WayLeg, ...], p: tuple[str, str], d: tuple[str, str], out_of: dict[str, list[Link]],
-    into: dict[str, list[Link]],
-) -> tuple[WayLeg, ...]:  # fmt: skip
-    """The same legs between other ends."""
-    from dataclasses import replace
+@dataclass(slots=True)
+class _Moving:
+    """Legs of one pair between other ends. A link of the way that touches an end is looked up once an end."""
 
-    names = dict((p, d))
+    out_of: dict[str, list[Link]]
+    into: dict[str, list[Link]]
+    known: dict[tuple[int, str, str], Link] = field(default_factory=dict)
 
-    def other(link: Link) -> Link:
+    def legs(self, legs: tuple[WayLeg, ...], p: tuple[str, str], d: tuple[str, str]) -> tuple[WayLeg, ...]:
+        """The same legs, whose ends `p` and `d` (old, new) are others."""
+        names = dict((p, d))
+        return tuple(
+            WayLeg(
+                src=names.get(leg.src, leg.src), dst=names.get(leg.dst, leg.dst), kind=leg.kind, fixed=leg.fixed,
+                each=leg.each, bytes_each=leg.bytes_each, copies_fixed=leg.copies_fixed, copies_each=leg.copies_each,
+                links=tuple([self._link(link, names) for link in leg.links]),
+            )
+            for leg in legs
+        )  # fmt: skip
+
+    def _link(self, link: Link, names: dict[str, str]) -> Link:
         src, dst = names.get(link.src, link.src), names.get(link.dst, link.dst)
+        key = (id(link), src, dst)
+        if key not in self.known:
+            self.known[key] = self._found(link, src, dst)
+        return self.known[key]
+
+    def _found(self, link: Link, src: str, dst: str) -> Link:
+        """The link from `src` to `dst` of the same rank among those that join its ends."""
         if (src, dst) == (link.src, link.dst):
             return link
-        here = out_of[link.src] if link.src in names else into[link.dst]
-        there = out_of[src] if link.src in names else into[dst]
+        here = self.out_of[link.src] if src != link.src else self.into[link.dst]
+        there = self.out_of[src] if src != link.src else self.into[dst]
         rank = [one for one in here if (one.src, one.dst) == (link.src, link.dst)].index(link)
         return [one for one in there if (one.src, one.dst) == (src, dst)][rank]
-
-    return tuple(
-        replace(
-            leg, src=names.get(leg.src, leg.src), dst=names.get(leg.dst, leg.dst),
-            links=tuple(other(link) for link in leg.links),
-        )
-        for leg in legs
-    )  # fmt: skip
 
 
 def _legs(p: str, d: str, ask: Ask, rates: Rates) -> tuple[WayLeg, ...]:
