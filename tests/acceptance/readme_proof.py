@@ -1,6 +1,6 @@
 """The proof as the README shows it. When `prove` has changed: `python -m tests.acceptance.readme_proof`.
 
-Three parts: the verdict, the checks of the split, and checks x sabotages with the sabotages by name.
+Four parts: the verdict with what was said, the checks of the split, checks x sabotages, and the sabotages by name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
 INDENT = " " * 4
+SHOWN = "two-gpu-words"
 
 
 def printed_lines(text: str) -> list[str]:
@@ -38,9 +39,10 @@ def split_place(lines: list[str]) -> tuple[int, int]:
 
 
 def verdict_place(lines: list[str]) -> tuple[int, int]:
-    """The line that begins the proof."""
+    """The line that begins the proof, what was asked, and the texts with and without the handoff."""
     head = next(number for number, line in enumerate(lines) if "sabotages caught as they must be" in line)
-    return head, head + 1
+    text = next(number for number, line in enumerate(lines) if number > head and line == "Text")
+    return head, next(number for number, line in enumerate(lines) if number > text and line[:1] != " ")
 
 
 def written_anew(readme: str, printed: str) -> str:
@@ -58,7 +60,7 @@ def main() -> None:
 
     held = io.StringIO()
     with redirect_stdout(held):
-        kvwaybill(["-q", "prove", "two-gpu"])
+        kvwaybill(["-q", "prove", SHOWN])
     README.write_text(written_anew(README.read_text(), held.getvalue()))
 
 

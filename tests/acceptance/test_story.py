@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.readme_proof import README, matrix_place, printed_lines, written_anew
+from tests.acceptance.readme_proof import README, SHOWN, matrix_place, printed_lines, written_anew
 from tests.command_line import Ask, Document, asker, write_json
 from tests.executor.requests import GOLDEN, GOLDEN_ABSENT
 
@@ -199,7 +199,7 @@ def test_the_readme_shows_what_the_commands_print(tmp_path: Path, ask: Ask, monk
 
 
 def test_the_matrix_of_the_readme_is_the_one_that_prove_prints(ask: Ask) -> None:
-    answer = ask("prove", "two-gpu")
+    answer = ask("prove", SHOWN)
     assert answer.code == 0
 
     readme = README.read_text()
