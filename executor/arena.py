@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from executor.observers.digest import tree_digest
 from fleet.errors import BackendError, FenceError, InconclusiveError
 
 DType = Literal["fp32", "int32"]
@@ -152,6 +153,19 @@ class Arena:
     def poke(self, offset: int, words: npt.NDArray[np.uint32]) -> None:
         """Write 32-bit words, `offset` bytes into the arena."""
         self.view(offset, words.shape, "int32").view(np.uint32)[...] = words
+
+    def digests(self, offset: int, nbytes: int, stride: int, count: int) -> list[str]:
+        """`tree_digest` of `count` ranges of `nbytes` bytes, the first at `offset`, each `stride` bytes from the last.
+
+        Where memory is a device's own it is hashed there, and the digests alone are copied.
+        """
+        words = (nbytes // 4,)
+        return [tree_digest(self.view(offset + i * stride, words, "int32").tobytes()) for i in range(count)]
+
+    def count_other(self, offset: int, nbytes: int, stride: int, count: int, word: int) -> int:
+        """How many 32-bit words of the ranges (see `digests`) are not `word`; counted where the memory is."""
+        views = (self.view(offset + i * stride, (nbytes // 4,), "int32").view(np.uint32) for i in range(count))
+        return sum(int(np.count_nonzero(view != np.uint32(word))) for view in views)
 
     def protect(self) -> None:
         """Make the arena unreadable and unwritable for this process: any access dies with SIGSEGV."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from executor.buffer import Buffer
 from executor.machine import Machine
-from executor.observers.arrival import ArrivalWitness
+from executor.observers.arrival import ArrivalWitness, Digest
+from executor.observers.digest import tree_digest
 from planner.orders import Step
 
 
@@ -87,9 +88,7 @@ class Lookout:
             for tensor, cache in self._decode_cache():
                 # What a copy brought beyond the prompt is garbage to be overwritten: marked, the overwriting shows.
                 self._marks[tensor] = mark
-                words = cache.wire()
-                words[:, self._prompt :] = mark
-                cache.put(words)
+                mark_after(cache, self._prompt, mark)
 
     def after_decode(self, passes: int) -> None:
         """Count what decode wrote into its own cache: positions P to P + passes - 1."""
@@ -98,8 +97,8 @@ class Lookout:
         self.witness.written = 0
         device = self._machine.orders.decode
         for tensor, cache in self._decode_cache():
-            words = cache.wire()[:, self._prompt : self._prompt + passes]
-            self.witness.count_written(words, self._marks[tensor])
+            span = (self._prompt, self._prompt + passes)
+            self.witness.count_written(words_other_than(cache, span, self._marks[tensor]))
             self._watch_padding("decode", device, device, [cache], self._word_of_decode())
 
     def _watch_padding(self, phase: str, src: str, dst: str, buffers: list[Buffer], word: int) -> None:
@@ -128,9 +127,42 @@ class Lookout:
         machine = self._machine
         prompt = machine.orders.workload.prompt_tokens
         for tensor in ("k", "v"):
-            src, dst = (machine.cache(machine.cache_arena(p), p, tensor).wire() for p in ("prefill", "decode"))
-            for layer in range(machine.model.n_layers):
-                self.witness.digest(tensor, layer, src[layer, :prompt], dst[layer, :prompt])
+            ends = [machine.cache(machine.cache_arena(p), p, tensor) for p in ("prefill", "decode")]
+            digests = zip(*(layer_digests(cache, prompt) for cache in ends), strict=True)
+            self.witness.digests += [Digest(tensor, layer, *pair) for layer, pair in enumerate(digests)]
+
+
+def layer_digests(cache: Buffer, positions: int) -> list[str]:
+    """The digest of each layer of a cache (L, positions, KD) over its first positions, where the cache lies."""
+    if cache.packing is not None:
+        return [tree_digest(layer[:positions].tobytes()) for layer in cache.wire()]
+    return cache.block.arena.digests(*_ranges(cache, (0, positions)))
+
+
+def words_other_than(cache: Buffer, span: tuple[int, int], word: int) -> int:
+    """How many words of the positions [first, last) of every layer are not `word`."""
+    if cache.packing is not None:
+        return int(np.count_nonzero(cache.wire()[:, slice(*span)] != np.uint32(word)))
+    return cache.block.arena.count_other(*_ranges(cache, span), word)
+
+
+def mark_after(cache: Buffer, first: int, word: int) -> None:
+    """Fill every layer of a cache with `word` from a position on."""
+    if cache.packing is not None:
+        words = cache.wire()
+        words[:, first:] = word
+        cache.put(words)
+    elif first < cache.shape[1]:
+        for layer in range(cache.shape[0]):
+            cache.at(layer).view(first, cache.shape[1] - first).fill(word)
+
+
+def _ranges(cache: Buffer, span: tuple[int, int]) -> tuple[int, int, int, int]:
+    """(offset in the arena, bytes, stride, count) of positions [first, last) of every layer, as far as they exist."""
+    layers, positions, width = cache.shape
+    first, last = (min(at, positions) for at in span)
+    offset = cache.address - cache.block.arena.address
+    return offset + 4 * width * first, 4 * width * max(last - first, 0), 4 * width * positions, layers
 
 
 def _cache_name(step: Step) -> str:

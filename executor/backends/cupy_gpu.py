@@ -21,7 +21,7 @@ from executor.cuda import cupy_driver
 from executor.cuda.arena import CudaArena
 from executor.cuda.driver import Driver, DriverError, faults, selected, worded
 from executor.cuda.identity import cards_of, refuse_forced_tf32, visible_devices
-from executor.cuda.kernels import Operand
+from executor.cuda.kernels import Kernels, Operand
 from executor.cuda.lane import SCRATCH_BYTES, Handle, Lane
 from executor.cuda.witness import DriverSight, Tags, sort_copies
 from executor.device import Buffer, DeviceSpec, HostSpec
@@ -47,6 +47,8 @@ class Backend(abi.Backend):
     native_kinds: ClassVar[frozenset[str]] = frozenset({"gpu", "cpu"})
     runs_fused: ClassVar[bool] = True
     emulate: ClassVar[bool] = False
+    compute_dtype: ClassVar[str] = "fp32"
+    """In which cards read weight matrices; processors beside them compute in fp32 always."""
 
     def __init__(
         self,
@@ -80,6 +82,11 @@ class Backend(abi.Backend):
         """This backend with two roles on one card allowed."""
         return type("Emulating", (cls,), {"emulate": True})
 
+    @classmethod
+    def computing(cls, dtype: str) -> type[Backend]:
+        """This backend with weights narrowed on each card, once they are staged: `bf16` or `fp16`."""
+        return type(f"Computing_{dtype}", (cls,), {"compute_dtype": dtype})
+
     @property
     def tier(self) -> Literal["emulated", "on-device"]:
         """`emulated` as soon as one card plays two devices."""
@@ -95,7 +102,9 @@ class Backend(abi.Backend):
 
     def report(self) -> dict[str, Any]:
         """What the run document says of the driver: versions, settings, peers, and the current device by dispatch."""
+        narrow = {} if self.compute_dtype == "fp32" else {"compute_dtype": self.compute_dtype}
         return {
+            **narrow,
             "versions": self._driver.versions(),
             "settings": self._driver.settings(),
             "peer_access": self._peers,
@@ -175,8 +184,9 @@ class Backend(abi.Backend):
         with faults("opening a stream", device.id):
             lane = self._lanes[device.id] = Lane.open(self._driver, device.id, match.ordinal)
         arena = CudaArena(
-            device.id, device.fence_bytes, poison, self._driver, lane.ordinal, lane.stream, lambda: self.tags.looking()
-        )
+            device.id, device.fence_bytes, poison, self._driver, lane.ordinal, lane.stream,
+            lambda: self.tags.looking(), lambda: self._kernels_of(device.id),
+        )  # fmt: skip
         with faults("asking whose memory it is", device.id):
             owner = self._driver.owner(arena.address)
         if owner != lane.ordinal:
@@ -186,7 +196,12 @@ class Backend(abi.Backend):
 
     def _make_handle(self, device: DeviceSpec) -> object:
         lane = self._lanes.get(device.id)
-        return object() if lane is None else Handle(lane)
+        return object() if lane is None else Handle(lane, self.compute_dtype)
+
+    def _kernels_of(self, device: str) -> Kernels:
+        handle = self.handle(device)
+        assert isinstance(handle, Handle)
+        return handle.kernels
 
     def _h2d(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
         lane = self._lanes.get(device.id)
@@ -375,6 +390,7 @@ class CompiledPath:
         self._backend, self._machine, self._ledger = backend, machine, ledger
         self._processor = (step_at, pace)
         self._known: dict[str, Any] = {}
+        self._narrowed: set[str] = set()
 
     def run(self, stretch: Stretch, address: Callable[[str], int], places: Sequence[Span]) -> Walked:
         """See `executor.fused_path.FusedPath.run`."""
@@ -390,7 +406,7 @@ class CompiledPath:
         if isinstance(handle, Handle):
             from executor.cuda.graphs import GraphPath
 
-            return GraphPath(self._machine, self._ledger, handle.lane, handle, backend.tags)
+            return GraphPath(self._machine, self._ledger, handle.lane, handle, backend.tags, self._narrowed)
         from executor.fused_path import FusedPath
 
         return FusedPath(self._machine, self._ledger, *self._processor)

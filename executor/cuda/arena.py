@@ -11,9 +11,13 @@ import numpy.typing as npt
 
 from executor.arena import NUMPY_DTYPES, Arena, DType
 from executor.cuda.driver import Driver, faults, selected
+from executor.cuda.kernels import Kernels, signed_word
+from executor.cuda.source_digest import RANGES
 from fleet.errors import BackendError
 
 __all__ = ["CudaArena"]
+
+_COUNT_THREADS = 256
 
 Looking = Callable[[], contextlib.AbstractContextManager[None]]
 """Marks what is copied inside as a look of the witnesses, not as traffic of the run."""
@@ -28,9 +32,18 @@ class CudaArena(Arena):
     addressable: ClassVar[bool] = False
 
     def __init__(
-        self, name: str, fence_bytes: int, poison: int, driver: Driver, ordinal: int, stream: int, looking: Looking
+        self,
+        name: str,
+        fence_bytes: int,
+        poison: int,
+        driver: Driver,
+        ordinal: int,
+        stream: int,
+        looking: Looking,
+        kernels: Callable[[], Kernels] | None = None,
     ) -> None:
         self._driver, self._ordinal, self._stream, self._looking = driver, ordinal, stream, looking
+        self._kernels = kernels
         self._held = False
         super().__init__(name, fence_bytes, poison)
 
@@ -74,6 +87,39 @@ class CudaArena(Arena):
         with selected(self._driver, self._ordinal), self._looking(), faults("looking at memory", self.name):
             self._driver.copy(direction, dst, src, nbytes, self._stream)
             self._driver.synchronize(self._stream)
+
+    def digests(self, offset: int, nbytes: int, stride: int, count: int) -> list[str]:
+        """See the base class: hashed by a kernel; 32 B a range come down, under the tag of a look."""
+        found: list[str] = []
+        for first in range(0, count, RANGES):
+            some = min(RANGES, count - first)
+            words = self._look("digest", offset + first * stride, nbytes, stride, (some, 1), 8 * some)
+            found += ["".join(f"{word:08x}" for word in words[8 * i : 8 * i + 8]) for i in range(some)]
+        return found
+
+    def count_other(self, offset: int, nbytes: int, stride: int, count: int, word: int) -> int:
+        """See the base class: counted by a kernel; 8 B come down, under the tag of a look."""
+        blocks = max(1, min(128, -(-nbytes // (4 * _COUNT_THREADS))))
+        words = self._look("count_other", offset, nbytes, stride, (blocks, count), 2, signed_word(word))
+        return int(words[0]) | int(words[1]) << 32
+
+    def _look(
+        self, kernel: str, offset: int, nbytes: int, stride: int, grid: tuple[int, int], n_words: int, *more: int
+    ) -> npt.NDArray[np.uint32]:
+        """What a kernel of the witnesses finds in ranges of the arena: `n_words` words."""
+        self._open()
+        if self._kernels is None:
+            raise BackendError(f"arena {self.name} has no kernels to look with")
+        found = np.zeros(n_words, np.uint32)
+        with selected(self._driver, self._ordinal):
+            kernels = self._kernels()
+            if nbytes and grid[1]:
+                with faults("looking at memory", self.name):
+                    self._driver.fill(kernels.looked, 0, n_words, self._stream)
+                    args = [kernels.looked, self.address + offset, stride // 4, nbytes // 4, *more]
+                    kernels.launch(kernel, grid, 128 if kernel == "digest" else _COUNT_THREADS, args)
+                self._move("d2h", found.ctypes.data, kernels.looked, found.nbytes)
+        return found
 
     def snapshot(self) -> npt.NDArray[np.uint32]:
         """See the base class."""

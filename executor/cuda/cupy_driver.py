@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from executor.cuda.driver import Card, CopyDirection, DriverError, FaultKind
-from executor.cuda.kernels import PARAMETERS
+from executor.cuda.kernels import parameters_of
 
 __all__ = ["CupyDriver", "make_driver"]
 
@@ -26,6 +26,9 @@ _ALREADY_ENABLED = 704
 _NON_BLOCKING = 1
 _NO_TIMING = 2
 _CTYPES = {"p": ctypes.c_uint64, "i": ctypes.c_int32, "q": ctypes.c_int64}
+_LIBRARY_TYPES = {"fp32": 0, "fp16": 2, "bf16": 14}
+"""cudaDataType of library_types.h."""
+_COMPUTE_32F = 68
 _HOW_TO = "install kvwaybill[cuda13] (driver 580 or newer) or kvwaybill[cuda12]"
 
 
@@ -206,13 +209,12 @@ class CupyDriver:
 
     # Work
 
-    def module(self, source: str) -> Any:
+    def module(self, source: str, names: Sequence[str]) -> Any:
         """See the protocol."""
         compiled = self._cupy.RawModule(code=source, options=("-std=c++17",))
         try:
-            return {name: ctypes.c_void_p(compiled.get_function(name).kernel.ptr) for name in PARAMETERS} | {
-                "module": compiled
-            }
+            kernels = {name: ctypes.c_void_p(compiled.get_function(name).kernel.ptr) for name in names}
+            return kernels | {"module": compiled, "looked": int(compiled.get_global("looked").ptr)}
         except self._cupy.cuda.compiler.CompileException as error:
             raise DriverError("library", f"the kernels do not compile here: {error}") from error
 
@@ -220,7 +222,7 @@ class CupyDriver:
         self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int
     ) -> None:
         """See the protocol."""
-        values = [_CTYPES[kind](value) for kind, value in zip(PARAMETERS[name], args, strict=True)]
+        values = [_CTYPES[kind](value) for kind, value in zip(parameters_of(name), args, strict=True)]
         table = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         status = self._cuda.cuLaunchKernel(
             module[name], grid[0], grid[1], 1, block, 1, 1, shared, ctypes.c_void_p(stream), table, None
@@ -241,18 +243,39 @@ class CupyDriver:
 
         cublas.destroy(handle)
 
-    def sgemm(self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int) -> None:
+    def sgemm(
+        self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int, add: bool = False
+    ) -> None:
         """See the protocol. cuBLAS counts columns first, so it is handed the transposed product."""
         from cupy_backends.cuda.libs import cublas
 
-        one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        ends = (ctypes.addressof(one), w, n, x, n, ctypes.addressof(zero), out, d)
+        one, beta = ctypes.c_float(1.0), ctypes.c_float(float(add))
+        ends = (ctypes.addressof(one), w, n, x, n, ctypes.addressof(beta), out, d)
+        self._by_library(stream, cublas.sgemm, handle, 1, 0, d, rows, n, *ends)
+
+    def gemm_narrow(
+        self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int, *, dtype: str,
+        narrow_out: bool, add: bool,
+    ) -> None:  # fmt: skip
+        """See the protocol."""
+        from cupy_backends.cuda.libs import cublas
+
+        cublas.setMathMode(handle, 0)  # pedantic, which a handle starts with, would leave the tensor cores idle
+        kind = _LIBRARY_TYPES[dtype]
+        one, beta = ctypes.c_float(1.0), ctypes.c_float(float(add))
+        ends = (ctypes.addressof(one), w, kind, n, x, kind, n, ctypes.addressof(beta), out)
+        out_kind = kind if narrow_out else _LIBRARY_TYPES["fp32"]
+        self._by_library(stream, cublas.gemmEx, handle, 1, 0, d, rows, n, *ends, out_kind, d, _COMPUTE_32F, -1)
+
+    def _by_library(self, stream: int, call: Callable[..., Any], *args: Any) -> None:
+        from cupy_backends.cuda.libs import cublas
+
         # CuPy hands the handle its own current stream at every call, so ours has to be that one.
         with self._cupy.cuda.Stream.from_external(_Foreign(stream)):
             try:
-                cublas.sgemm(handle, 1, 0, d, rows, n, *ends)
+                call(*args)
             except cublas.CUBLASError as error:
-                raise DriverError("other", f"cuBLAS sgemm answered {error}") from error
+                raise DriverError("other", f"cuBLAS {call.__name__} answered {error}") from error
 
     def begin_capture(self, stream: int) -> None:
         """See the protocol."""

@@ -89,20 +89,28 @@ class Driver(Protocol):
     def free_pinned(self, address: int) -> None: ...
     def pin(self, address: int, nbytes: int) -> None: ...
     def unpin(self, address: int) -> None: ...
-    def module(self, source: str) -> Any:
-        """The kernels of `source`, compiled for the selected device."""
+    def module(self, source: str, names: Sequence[str]) -> Any:
+        """The kernels `names` of `source`, compiled for the selected device, and the address of `looked`."""
 
     def launch(
         self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int
     ) -> None:
-        """Launch a kernel; `args` are numbers of the kinds that `executor.cuda.kernels.PARAMETERS` lists."""
+        """Launch a kernel; `args` are numbers of the kinds that `executor.cuda.kernels.parameters_of` gives."""
 
     def blas(self) -> Any:
         """A cuBLAS handle of the selected device in plain f32 (no TF32), never shared."""
 
     def end_blas(self, handle: Any) -> None: ...
-    def sgemm(self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int) -> None:
-        """out (rows, d) = x (rows, n) times w (d, n) transposed, all row-major."""
+    def sgemm(
+        self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int, add: bool = False
+    ) -> None:
+        """out (rows, d) = x (rows, n) times w (d, n) transposed, all row-major; `add`: added to what out holds."""
+
+    def gemm_narrow(
+        self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int, *, dtype: str,
+        narrow_out: bool, add: bool,
+    ) -> None:  # fmt: skip
+        """As sgemm with x and w in `dtype` (bf16, fp16), sums in f32; out is f32, or of that type (`narrow_out`)."""
 
     def begin_capture(self, stream: int) -> None: ...
     def end_capture(self, stream: int) -> Any: ...

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from executor.cuda.driver import Driver, faults, selected
 from executor.cuda.lane import SCRATCH_BYTES, Handle, Lane
+from executor.cuda.narrow import NarrowSteps, narrow_weights
 from executor.cuda.steps import Memory, Steps
 from executor.cuda.witness import Tags
 from executor.instance import Entry
@@ -34,10 +35,16 @@ _IDS_AT, _NEXT_AT = SCRATCH_BYTES // 2, 0
 
 
 class GraphPath:
-    """One phase's compiled calls on a CUDA device, for one request."""
+    """One phase's compiled calls on a CUDA device, for one request.
 
-    def __init__(self, machine: Machine, ledger: Ledger, lane: Lane, handle: Handle, tags: Tags) -> None:
+    `narrowed`: devices whose weights the request has made narrow by now; both phases of a request share it.
+    """
+
+    def __init__(
+        self, machine: Machine, ledger: Ledger, lane: Lane, handle: Handle, tags: Tags, narrowed: set[str] | None = None
+    ) -> None:
         self._machine, self._ledger, self._lane, self._handle, self._tags = machine, ledger, lane, handle, tags
+        self._narrowed: set[str] = set() if narrowed is None else narrowed
         self._driver: Driver = lane.driver
         self._tabled = False
         model = machine.model
@@ -50,14 +57,27 @@ class GraphPath:
         lane = self._lane
         machine, phase = self._machine, stretch.phase
         positions = machine.cache(lane.device, phase, "k").shape[1]
-        memory = Memory(machine.model, phase, self._checked(address), positions)
-        steps = Steps(self._handle.kernels, memory)
+        kernels = self._handle.kernels
+        narrow = kernels.dtype != "fp32"
+        memory = Memory(machine.model, phase, self._checked(address), positions, 2 if narrow else 4)
+        steps = (NarrowSteps if narrow else Steps)(kernels, memory)
         with selected(self._driver, lane.ordinal), faults(f"{phase} as compiled calls", lane.device):
+            if narrow and lane.device not in self._narrowed:
+                narrow_weights(kernels, machine.model, memory, lane.device, self._words)
+                self._narrowed.add(lane.device)
             if not self._tabled:
                 steps.tables()
                 self._tabled = True
             walk = _Walk(self, stretch, steps, places)
             return walk.batched() if stretch.chunk > 1 else walk.token_by_token()
+
+    def _words(self, address: int, count: int) -> npt.NDArray[np.uint32]:
+        """Words of the device, looked at: no row comes of it."""
+        words = np.empty(count, np.uint32)
+        with self._tags.looking():
+            self._driver.copy("d2h", words.ctypes.data, address, words.nbytes, self._lane.stream)
+            self._lane.synchronize()
+        return words
 
     def _checked(self, address: Callable[[str], int]) -> Callable[[str], int]:
         """Addresses that the driver says lie on this device; DeviceMismatchError for any other."""
@@ -242,7 +262,7 @@ class _Walk:
         self._enter(table)
         if self.sampler is None:
             walked.top1_bits += self._bits(len(walked.chosen))
-        reached, wanted = int(self._words(self.memory.position, 1)[0]), self.stretch.first + passes
+        reached, wanted = int(self.path._words(self.memory.position, 1)[0]), self.stretch.first + passes
         if self.stretch.chunk == 1 and reached != wanted:
             raise BackendError(
                 f"{self.lane.device}: replayed graphs left off at position {reached}, wanted is {wanted}"
@@ -251,14 +271,7 @@ class _Walk:
 
     def _bits(self, count: int) -> list[int]:
         """The bits words: one a pass with logits."""
-        return [int(word) for word in self._words(self.memory.bits, count)] if count else []
-
-    def _words(self, address: int, count: int) -> npt.NDArray[np.uint32]:
-        words = np.empty(count, np.uint32)
-        with self.path._tags.looking():
-            self.driver.copy("d2h", words.ctypes.data, address, words.nbytes, self.lane.stream)
-            self.lane.synchronize()
-        return words
+        return [int(word) for word in self.path._words(self.memory.bits, count)] if count else []
 
     def _enter(self, table: npt.NDArray[np.int64]) -> None:
         rows, count = self.path._ledger.room()

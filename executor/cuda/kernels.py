@@ -11,7 +11,7 @@ from typing import Any
 
 from executor.cuda.driver import Driver
 
-__all__ = ["LARGEST_HEAD", "PARAMETERS", "Kernels", "Operand"]
+__all__ = ["LARGEST_HEAD", "NARROWED", "PARAMETERS", "Kernels", "Operand", "parameters_of", "signed_word"]
 
 Shape = tuple[int, ...]
 
@@ -31,8 +31,21 @@ PARAMETERS: dict[str, str] = {
     "decode_add": "pppiii",
     "decode_ffn": "pppppiii",
     "decode_logits": "ppppiii",
+    "digest": "ppqq",
+    "count_other": "ppqqi",
+    "attention_tile": "ppppiiiii",
 }
 """Parameters of each kernel: p an address, i an int32, q an int64."""
+
+NARROWED: dict[str, str] = {
+    "embed": PARAMETERS["embed"],
+    **{name: kinds for name, kinds in PARAMETERS.items() if name.startswith("decode_")},
+    "rmsnorm": "pppi",
+    "swiglu": "ppq",
+    "narrow": "ppq",
+    "narrow_in_place": "ppqq",
+}
+"""Kernels that there are of each narrow type too, under these names and `_bf16` or `_fp16`."""
 
 LARGEST_HEAD = 256
 """head_dim that the attention kernel holds in registers: 8 values a lane."""
@@ -43,8 +56,22 @@ SPLIT_BELOW = 8192
 _ROW_THREADS = 256
 _WARPS = 4
 _ATTENTION_WARPS = 16
+_TILE_ROWS = 64
+"""Tokens from which a call's attention goes in tiles, which read each key once for 64 of them."""
+_TILE_HEAD = 128
 _LIBRARY_FROM = 1 << 26
 """Multiplications from which a call goes to cuBLAS; below it, starting the library costs more than it saves."""
+
+
+def parameters_of(kernel: str) -> str:
+    """The kinds of a kernel's parameters, also of one for a narrow type."""
+    plain, _, dtype = kernel.rpartition("_")
+    return NARROWED[plain] if dtype in ("bf16", "fp16") else PARAMETERS[kernel]
+
+
+def signed_word(word: int) -> int:
+    """A 32-bit word as the int32 that a kernel is handed."""
+    return word - (1 << 32) if word >> 31 else word
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +86,24 @@ class Kernels:
     """The kernels of one device, launched on its stream. `blas` gives its cuBLAS handle, made on first use.
 
     `fault` is the address of three int32 of pinned memory: [set, index, token id] of a token outside the table.
+    `dtype`: in which the weight matrices lie when compiled calls read them (`fp32`, `bf16`, `fp16`).
     """
 
-    def __init__(self, driver: Driver, module: Any, stream: int, fault: int, blas: Callable[[], Any]) -> None:
-        self.driver, self.module, self.stream, self.fault, self._blas = driver, module, stream, fault, blas
+    def __init__(
+        self, driver: Driver, module: Any, stream: int, fault: int, blas: Callable[[], Any], dtype: str = "fp32"
+    ) -> None:
+        self.driver, self.module, self.stream, self.fault, self.blas = driver, module, stream, fault, blas
+        self.dtype = dtype
         self.split_below = SPLIT_BELOW
+
+    @property
+    def looked(self) -> int:
+        """The address of what the witnesses' kernels found, in the module's own memory."""
+        return int(self.module["looked"])
+
+    def named(self, kernel: str) -> str:
+        """The kernel of this name for the type that the weights lie in."""
+        return kernel if self.dtype == "fp32" else f"{kernel}_{self.dtype}"
 
     def launch(self, name: str, grid: tuple[int, int], block: int, args: Sequence[int], shared: int = 0) -> None:
         """One kernel, by name."""
@@ -94,10 +134,19 @@ class Kernels:
         (rows, d), n = shapes[0], shapes[1][1]
         if rows == 1:
             self.units("matvec", -(-d // 2), [*at, d, n])
-        elif rows * d * n >= _LIBRARY_FROM:
-            self.driver.sgemm(self._blas(), at[0], at[1], at[2], rows, d, n, self.stream)
+        elif self.by_library(rows, d, n):
+            self.driver.sgemm(self.blas(), at[0], at[1], at[2], rows, d, n, self.stream)
         else:
             self.launch("matmul", (-(-d // 64), -(-rows // 64)), 256, [*at, rows, d, n])
+
+    def by_library(self, rows: int, d: int, n: int) -> bool:
+        """Whether a product of these extents goes to cuBLAS."""
+        return rows > 1 and rows * d * n >= _LIBRARY_FROM
+
+    def add_product(self, out: Operand, x: Operand, w: Operand) -> None:
+        """out += x times w transposed, by cuBLAS."""
+        (rows, n), d = x.shape, w.shape[0]
+        self.driver.sgemm(self.blas(), out.address, x.address, w.address, rows, d, n, self.stream, add=True)
 
     def _rope(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
         (rows, dim), kv_dim, (pos0, head_dim) = shapes[0], shapes[1][1], scalars
@@ -113,6 +162,9 @@ class Kernels:
         if head_dim > LARGEST_HEAD:
             # A hook declines so; the device words it as a fault of the run, and no other device does the work.
             raise NotImplementedError(f"heads of {head_dim}; the kernel holds up to {LARGEST_HEAD}")
+        if rows >= _TILE_ROWS and head_dim <= _TILE_HEAD and not pos:
+            self.launch("attention_tile", (heads[0], -(-rows // _TILE_ROWS)), 256, [*at, rows, pos0, *heads])
+            return
         shared = 4 * _ATTENTION_WARPS * (2 + head_dim)
         self.launch("attention", (heads[0], rows), 32 * _ATTENTION_WARPS, [*at, pos, pos0, *heads], shared)
 

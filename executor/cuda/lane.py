@@ -8,7 +8,7 @@ from typing import Any
 
 from executor.cuda.driver import Driver, DriverError, faults, worded
 from executor.cuda.kernels import Kernels
-from executor.cuda.source import SOURCE
+from executor.cuda.source import names_of, source_of
 from fleet.errors import BackendError
 
 __all__ = ["Handle", "Lane"]
@@ -87,12 +87,12 @@ class Lane:
 class Handle:
     """The library state of one device: kernels compiled for it, and a cuBLAS handle made on first use."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, dtype: str = "fp32") -> None:
         self.lane = lane
         self._blas: Any = None
         with faults("compiling kernels", lane.device):
-            module = lane.driver.module(SOURCE)
-        self.kernels = Kernels(lane.driver, module, lane.stream, lane.fault, self.blas)
+            module = lane.driver.module(source_of(dtype), names_of(dtype))
+        self.kernels = Kernels(lane.driver, module, lane.stream, lane.fault, self.blas, dtype)
 
     def blas(self) -> Any:
         """The cuBLAS handle of this device, which has to be selected."""

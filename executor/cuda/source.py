@@ -10,7 +10,12 @@ replayed for every position. Order of operations: karpathy/llama2.c, run.c, comm
 
 from __future__ import annotations
 
-__all__ = ["SOURCE"]
+from executor.cuda.kernels import NARROWED, PARAMETERS
+from executor.cuda.source_attention import TILE
+from executor.cuda.source_digest import DIGEST
+from executor.cuda.source_narrow import narrow_source
+
+__all__ = ["names_of", "source_of"]
 
 _COMMON = r"""
 #define FULL 0xffffffffu
@@ -32,6 +37,27 @@ __device__ __forceinline__ float block_sum(float v, float* parts) {
     float total = 0.0f;
     for (int i = 0; i < warps; i++) total += parts[i];
     return total;
+}
+
+/* The sums of all lanes, and what a norm divides by. Every thread gets both results. */
+template <bool NORM>
+__device__ __forceinline__ void fold(float& a, float& b, float ss, int n, int split) {
+    a = warp_sum(a);
+    b = warp_sum(b);
+    if (NORM) ss = warp_sum(ss);
+    if (split) {
+        __shared__ float parts[3][32];
+        int warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+        if ((threadIdx.x & 31) == 0) { parts[0][warp] = a; parts[1][warp] = b; parts[2][warp] = ss; }
+        __syncthreads();
+        a = b = ss = 0.0f;
+        for (int w = 0; w < warps; w++) { a += parts[0][w]; b += parts[1][w]; ss += parts[2][w]; }
+    }
+    if (NORM) {
+        float scale = 1.0f / sqrtf(ss / (float)n + 1e-5f);
+        a *= scale;
+        b *= scale;
+    }
 }
 
 /* Rows w0 and w1 against x, which NORM multiplies by the gain g. One warp does it, or (`split`) the whole block, which
@@ -65,22 +91,7 @@ __device__ __forceinline__ void two_rows(const float* w0, const float* w1, const
             b += w1[j] * t;
         }
     }
-    a = warp_sum(a);
-    b = warp_sum(b);
-    if (NORM) ss = warp_sum(ss);
-    if (split) {
-        __shared__ float parts[3][32];
-        int warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-        if ((threadIdx.x & 31) == 0) { parts[0][warp] = a; parts[1][warp] = b; parts[2][warp] = ss; }
-        __syncthreads();
-        a = b = ss = 0.0f;
-        for (int w = 0; w < warps; w++) { a += parts[0][w]; b += parts[1][w]; ss += parts[2][w]; }
-    }
-    if (NORM) {
-        float scale = 1.0f / sqrtf(ss / (float)n + 1e-5f);
-        a *= scale;
-        b *= scale;
-    }
+    fold<NORM>(a, b, ss, n, split);
 }
 
 /* Number of the pair of rows that this thread works on, and whether it is the one that writes. */
@@ -356,4 +367,13 @@ extern "C" __global__ void decode_logits(float* logits, const float* x, const fl
 }
 """
 
-SOURCE = _COMMON + _STEPS + _DECODE
+
+def source_of(dtype: str) -> str:
+    """Everything that a device needs whose weights are read as `dtype`: fp32, bf16 or fp16."""
+    plain = _COMMON + _STEPS + _DECODE + TILE + DIGEST
+    return plain if dtype == "fp32" else plain + narrow_source(dtype, _DECODE)
+
+
+def names_of(dtype: str) -> list[str]:
+    """The kernels in `source_of` it."""
+    return [*PARAMETERS, *(f"{name}_{dtype}" for name in NARROWED if dtype != "fp32")]

@@ -21,10 +21,15 @@ _WIDE = 4
 
 
 class Memory:
-    """Where the buffers of a phase lie: addresses by the names of the orders, asked for once."""
+    """Where the buffers of a phase lie: addresses by the names of the orders, asked for once.
 
-    def __init__(self, model: Model, phase: str, address: Callable[[str], int], positions: int) -> None:
-        self._address = address
+    `wide`: bytes of an element of a weight matrix, which a narrow type halves in its place; norms stay f32.
+    """
+
+    def __init__(
+        self, model: Model, phase: str, address: Callable[[str], int], positions: int, wide: int = _WIDE
+    ) -> None:
+        self._address, self.wide = address, wide
         self._known: dict[str, int] = {}
         self.model, self.phase, self.positions = model, phase, positions
 
@@ -36,7 +41,8 @@ class Memory:
 
     def weight(self, name: str, layer: int, rows: int, columns: int = 1) -> int:
         """The address of one layer of a weight of `rows` by `columns`."""
-        return self.at(f"weights/{name}") + _WIDE * max(layer, 0) * rows * columns
+        wide = _WIDE if name.startswith("rms_") else self.wide
+        return self.at(f"weights/{name}") + wide * max(layer, 0) * rows * columns
 
     def cache(self, tensor: str, layer: int) -> int:
         """The address of one layer of this phase's cache."""
@@ -79,11 +85,15 @@ class Steps:
         if not wants_logits:
             self.kernels.launch("advance", (1, 1), 1, [memory.position])
             return
+        self._classify(memory.at("act/x"), first)
+
+    def _classify(self, row: int, first: int) -> None:
+        """Logits of the residual at `row`, the chosen id and the bits of its logit; `first`: as of `token`."""
+        model, memory = self.model, self.memory
         size = (model.vocab_size, model.dim)
-        args = [memory.at("act/logits"), memory.at("act/x"), memory.weight("rms_final", -1, model.dim)]
-        self.kernels.units(
-            "decode_logits", -(-size[0] // 2), [*args, memory.weight(model.classifier_name, -1, 0), *size]
-        )
+        args = [memory.at("act/logits"), row, memory.weight("rms_final", -1, model.dim)]
+        args += [memory.weight(model.classifier_name, -1, 0), *size]
+        self.kernels.units(self.kernels.named("decode_logits"), -(-size[0] // 2), args)
         self._note(("rmsnorm", -1, "rms_final"), ("matmul", -1, model.classifier_name), ("argmax", -1, ""))
         out = [memory.at("act/next"), memory.at("act/logits"), memory.bits, memory.position]
         self.kernels.launch("argmax", (1, 1), 1024, [*out, first, size[0]])
@@ -97,14 +107,14 @@ class Steps:
         ]
         args = [memory.at("act/q"), *caches, memory.at("act/x"), memory.weight("rms_att", layer, dim), *weights]
         args += [memory.at("work/rope_cos"), memory.at("work/rope_sin"), memory.position, dim, kv_dim, head_dim]
-        self.kernels.units("decode_qkv", dim // 2 + kv_dim, args)
+        self.kernels.units(self.kernels.named("decode_qkv"), dim // 2 + kv_dim, args)
         self._note(("rmsnorm", layer, "rms_att"), *(("matmul", layer, name) for name in ("wq", "wk", "wv")))
         self._note(("rope", layer, ""))
         heads = (model.n_heads, model.n_kv_heads, head_dim)
         self.kernels.attend([memory.at("act/xb"), memory.at("act/q"), *caches], memory.position, 0, 1, heads)
         self._note(("attention", layer, ""))
         args = [memory.at("act/x"), memory.at("act/xb"), memory.weight("wo", layer, dim, dim), dim, dim]
-        self.kernels.units("decode_add", -(-dim // 2), args)
+        self.kernels.units(self.kernels.named("decode_add"), -(-dim // 2), args)
         self._note(("matmul", layer, "wo"), ("add", layer, ""))
 
     def _feed_forward_half(self, layer: int) -> None:
@@ -112,11 +122,11 @@ class Steps:
         dim, hidden = model.dim, model.hidden_dim
         weights = [memory.weight(name, layer, hidden, dim) for name in ("w1", "w3")]
         args = [memory.at("act/hb"), memory.at("act/x"), memory.weight("rms_ffn", layer, dim), *weights, hidden, dim]
-        self.kernels.units("decode_ffn", hidden, args)
+        self.kernels.units(self.kernels.named("decode_ffn"), hidden, args)
         self._note(("rmsnorm", layer, "rms_ffn"), ("matmul", layer, "w1"), ("matmul", layer, "w3"))
         self._note(("swiglu", layer, ""))
         args = [memory.at("act/x"), memory.at("act/hb"), memory.weight("w2", layer, dim, hidden), dim, hidden]
-        self.kernels.units("decode_add", -(-dim // 2), args)
+        self.kernels.units(self.kernels.named("decode_add"), -(-dim // 2), args)
         self._note(("matmul", layer, "w2"), ("add", layer, ""))
 
     def _embed(self, source: int, rows: int) -> None:
@@ -135,8 +145,11 @@ class Steps:
         for layer in range(model.n_layers):
             self._batch_attention(layer, rows, position)
             self._batch_feed_forward(layer, rows)
-        if not wants_logits:
-            return
+        if wants_logits:
+            self._batch_logits(rows, position)
+
+    def _batch_logits(self, rows: int, position: int) -> None:
+        model = self.model
         last = Operand(self.memory.at("act/x") + _WIDE * (rows - 1) * model.dim, (1, model.dim))
         logits = Operand(self.memory.at("act/logits"), (1, model.vocab_size))
         self._op("rmsnorm", -1, "rms_final", last, last, self._weight("rms_final", -1, model.dim))
@@ -171,8 +184,7 @@ class Steps:
         scratch = Operand(memory.at("act/att"), (model.n_heads, memory.positions))
         heads = (position, model.n_heads, model.n_kv_heads, head_dim)
         self._op("attention", layer, "", xb, q, *whole, scratch, scalars=heads)
-        self._op("matmul", layer, "wo", xb2, xb, self._weight("wo", layer, dim, dim))
-        self._op("add", layer, "", x, xb2)
+        self._project("wo", layer, x, xb, xb2, self._weight("wo", layer, dim, dim))
 
     def _batch_feed_forward(self, layer: int, rows: int) -> None:
         model = self.model
@@ -183,8 +195,16 @@ class Steps:
         for name, out in (("w1", hb), ("w3", hb2)):
             self._op("matmul", layer, name, out, xb, self._weight(name, layer, hidden, dim))
         self._op("swiglu", layer, "", hb, hb2)
-        self._op("matmul", layer, "w2", xb2, hb, self._weight("w2", layer, dim, hidden))
-        self._op("add", layer, "", x, xb2)
+        self._project("w2", layer, x, hb, xb2, self._weight("w2", layer, dim, hidden))
+
+    def _project(self, name: str, layer: int, x: Operand, given: Operand, beside: Operand, weight: Operand) -> None:
+        """A product added to the residual: by the library in one call, which adds what it has summed up."""
+        if self.kernels.by_library(given.shape[0], *weight.shape):
+            self.kernels.add_product(x, given, weight)
+        else:
+            self.kernels.run("matmul", [beside, given, weight], ())
+            self.kernels.run("add", [x, beside], ())
+        self._note(("matmul", layer, name), ("add", layer, ""))
 
     # What was launched, in the words of the program text
 

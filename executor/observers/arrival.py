@@ -8,7 +8,6 @@ bit would be missed; poison words are NaN patterns of their own.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ _WORD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """sha256 of one layer of `k` or `v` over the prompt's positions, in wire order, at the source and at the end."""
+    """`tree_digest` of one layer of `k` or `v` over the prompt, in wire order, at the source and at the end."""
 
     tensor: str
     layer: int
@@ -62,15 +61,9 @@ class ArrivalWitness:
         if changed:
             self.observed[key] += changed * _WORD_BYTES
 
-    def count_written(self, array: npt.NDArray[Any], word: int) -> None:
-        """Add the bytes of `array` that no longer hold `word` to what decode wrote."""
-        changed = int(np.count_nonzero(array.view(np.uint32) != np.uint32(word)))
-        self.written = (self.written or 0) + changed * _WORD_BYTES
-
-    def digest(self, tensor: str, layer: int, src: npt.NDArray[Any], dst: npt.NDArray[Any]) -> None:
-        """Digest both ends of a layer: (P, KD) each."""
-        ends = [hashlib.sha256(end.tobytes()).hexdigest() for end in (src, dst)]
-        self.digests.append(Digest(tensor, layer, *ends))
+    def count_written(self, words: int) -> None:
+        """Add so many 32-bit words to what decode wrote."""
+        self.written = (self.written or 0) + words * _WORD_BYTES
 
     def watch_bounce(self, array: npt.NDArray[Any], word: int) -> None:
         """Look at the bounce buffer after each leg that fills it, and poison it again after each that empties it."""

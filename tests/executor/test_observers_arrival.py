@@ -7,12 +7,15 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import executor.observers
+from executor.arena import Arena
 from executor.events import Copied, Label
 from executor.observers.arrival import ArrivalWitness, LegKey
+from executor.observers.digest import tree_digest
 
 WORD = 0x7FA12345
 KEY: LegKey = ("handoff", "k", "gpu:0", "gpu:1", "gpu:0", "gpu:1")
@@ -84,14 +87,34 @@ def test_a_leg_that_is_told_but_not_made_is_not_observed() -> None:
     assert witness.observed["handoff", "k", "gpu:0", "gpu:1", "gpu:0", "host"] == 0
 
 
-def test_digests_are_of_the_bytes_in_wire_order() -> None:
-    array = np.arange(24, dtype=np.float32).reshape(4, 6)
-    witness = ArrivalWitness()
-    witness.digest("k", 3, array[:2], array[1:3])
-    (digest,) = witness.digests
-    assert (digest.tensor, digest.layer) == ("k", 3)
-    assert digest.digest_src == hashlib.sha256(array.tobytes()[: 2 * 24]).hexdigest()
-    assert digest.digest_dst == hashlib.sha256(array.tobytes()[24 : 3 * 24]).hexdigest()
+def slow_digest(content: bytes) -> str:
+    """The digest as its page tells it, level by level."""
+    level = content
+    while True:
+        nodes = []
+        for at in range(0, max(len(level), 1), 4096):
+            nodes.append(hashlib.sha256(level[at : at + 4096]).digest())
+        if len(nodes) == 1:
+            return nodes[0].hex()
+        level = b"".join(nodes)
+
+
+@pytest.mark.parametrize("nbytes", [0, 4, 4092, 4096, 4100, 128 * 4096, 128 * 4096 + 4, 3 * 128 * 4096 - 4])
+def test_a_digest_is_of_blocks_and_of_their_digests(nbytes: int) -> None:
+    content = np.random.default_rng(nbytes).bytes(nbytes)
+    assert tree_digest(content) == slow_digest(content)
+    if nbytes:
+        assert tree_digest(content[:-1] + bytes([content[-1] ^ 1])) != tree_digest(content)
+
+
+def test_an_arena_digests_and_counts_ranges_that_lie_apart() -> None:
+    arena = Arena("gpu:0", 4 * 1024, 7)
+    words = np.arange(1000, dtype=np.uint32)
+    arena.poke(8, words)
+    found = arena.digests(8 + 40, 400, 1200, 3)
+    assert found == [tree_digest(words[10 + 300 * i : 110 + 300 * i].tobytes()) for i in range(3)]
+    assert arena.count_other(0, 4 * 1024, 0, 1, 7) == 999  # the word 7 is among them, and 24 words hold poison
+    assert arena.count_other(8, 12, 1200, 3, 300) == 8
 
 
 def test_witnesses_import_neither_planner_nor_ledger() -> None:

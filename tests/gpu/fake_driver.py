@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from executor.cuda.driver import Card, DriverError, FaultKind
-from executor.cuda.kernels import PARAMETERS
+from executor.cuda.kernels import parameters_of
+from executor.cuda.source_digest import RANGES
 from executor.observers.cupti import CopyRecord, TraceReport
 from fleet.errors import BackendError
-from tests.gpu.fake_kernels import KERNELS
+from tests.gpu.fake_kernels import KERNELS, narrow_product, product
 
 GIB = 1 << 30
 
@@ -80,6 +81,7 @@ class FakeDriver:
         self.calls: list[str] = []
         self.now = 0
         self.blocks: dict[int, tuple[int, int, Any]] = {}  # address -> (ordinal or -1, nbytes, memory)
+        self.globals: dict[int, tuple[int, int, Any]] = {}
         self.pins: dict[int, int] = {}
         self.enabled: set[tuple[int, int]] = set()
         self.queues: dict[int, list[Callable[[], None]]] = {}
@@ -167,7 +169,7 @@ class FakeDriver:
 
     def _of(self, address: int) -> int | None:
         """The ordinal that holds an address, -1 for pinned memory, None for plain host memory."""
-        for start, (ordinal, nbytes, _) in self.blocks.items():
+        for start, (ordinal, nbytes, _) in (self.blocks | self.globals).items():
             if start <= address < start + max(nbytes, 1):
                 return ordinal
         pinned = any(start <= address < start + nbytes for start, nbytes in self.pins.items())
@@ -298,19 +300,22 @@ class FakeDriver:
 
     # Work
 
-    def module(self, source: str) -> Any:
+    def module(self, source: str, names: Sequence[str]) -> Any:
         self._called("module")
-        return {"device": self.now}
+        assert all(f" {name}(" in source for name in names)
+        looked = np.zeros(8 * RANGES + 2, np.uint32)  # the module's own memory, which goes with it
+        self.globals[looked.ctypes.data] = (self.now, looked.nbytes, looked)
+        return {"device": self.now, "looked": looked.ctypes.data}
 
     def launch(
         self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int
     ) -> None:
         self._called("launch")
-        assert len(args) == len(PARAMETERS[name])
+        assert len(args) == len(parameters_of(name))
         assert min(*grid, block) > 0
         if not module["device"] == self.streams[stream] == self.now:
             raise DriverError("other", f"{name}: kernels, stream and current device are of different devices")
-        for kind, value in zip(PARAMETERS[name], args, strict=True):
+        for kind, value in zip(parameters_of(name), args, strict=True):
             if kind == "p" and value and self._of(value) not in (self.now, -1):
                 raise DriverError("lost", f"cudaErrorIllegalAddress in {name}")
         self._enqueue(stream, lambda: KERNELS[name](grid, *args))
@@ -323,9 +328,18 @@ class FakeDriver:
     def end_blas(self, handle: Any) -> None:
         del self.blas_devices[handle]
 
-    def sgemm(self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int) -> None:
+    def sgemm(
+        self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int, add: bool = False
+    ) -> None:
         assert self.blas_devices[handle] == self.streams[stream] == self.now
-        self._enqueue(stream, lambda: KERNELS["matmul"]((1, 1), out, x, w, rows, d, n))
+        self._enqueue(stream, lambda: product(out, x, w, rows, d, n, add))
+
+    def gemm_narrow(
+        self, handle: Any, out: int, x: int, w: int, rows: int, d: int, n: int, stream: int, *, dtype: str,
+        narrow_out: bool, add: bool,
+    ) -> None:  # fmt: skip
+        assert self.blas_devices[handle] == self.streams[stream] == self.now
+        self._enqueue(stream, lambda: narrow_product(dtype, narrow_out, out, x, w, rows, d, n, add))
 
     def begin_capture(self, stream: int) -> None:
         self.capturing[stream] = []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from executor import kernels as cpu
+from executor.observers.digest import tree_digest
 
 WARPS = 4
 
@@ -121,10 +122,136 @@ def decode_logits(grid: Any, logits: int, x: int, gain: int, w: int, d: int, n: 
     cpu.matmul(f32(logits, 1, d), _normed(x, gain, n), f32(w, d, n))
 
 
+def product(out: int, x: int, w: int, rows: int, d: int, n: int, add: bool) -> None:
+    found = np.zeros((rows, d), np.float32)
+    cpu.matmul(found, f32(x, rows, n), f32(w, d, n))
+    f32(out, rows, d)[...] = found + (f32(out, rows, d) if add else 0)
+
+
+def attention_tile(
+    grid: Any, out: int, q: int, k: int, v: int, rows: int, pos0: int, n_heads: int, n_kv_heads: int, head_dim: int
+) -> None:
+    assert grid == (n_heads, -(-rows // 64))
+    attention((n_heads, rows), out, q, k, v, 0, pos0, n_heads, n_kv_heads, head_dim)
+
+
+def _ranges(base: int, stride: int, words: int, count: int) -> list[bytes]:
+    return [ctypes.string_at(base + 4 * stride * i, 4 * words) for i in range(count)]
+
+
+def digest(grid: Any, out: int, base: int, stride: int, words: int) -> None:
+    found = "".join(tree_digest(content) for content in _ranges(base, stride, words, grid[0]))
+    i32(out, 8 * grid[0])[:] = np.frombuffer(bytes.fromhex(found), ">i4")
+
+
+def count_other(grid: Any, out: int, base: int, stride: int, words: int, word: int) -> None:
+    found = sum(int((np.frombuffer(c, np.int32) != word).sum()) for c in _ranges(base, stride, words, grid[1]))
+    i32(out, 2)[:] = found & 0x7FFFFFFF, found >> 32
+
+
+# Narrow types: what lies in memory is widened, the f32 kernel computes, what is written is narrowed.
+
+
+def _u16(address: int, count: int) -> Any:
+    return np.ctypeslib.as_array((ctypes.c_uint16 * count).from_address(address))
+
+
+def widened(dtype: str, raw: Any) -> Any:
+    if dtype == "fp16":
+        return raw.view(np.float16).astype(np.float32)
+    return (raw.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrowed(dtype: str, values: Any) -> Any:
+    values = np.ascontiguousarray(values, np.float32).reshape(-1)
+    if dtype == "fp16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).view(np.uint16)
+    u = values.view(np.uint32).astype(np.uint64)
+    rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (u >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def narrow_product(
+    dtype: str, narrow_out: bool, out: int, x: int, w: int, rows: int, d: int, n: int, add: bool
+) -> None:
+    given, weight = (widened(dtype, _u16(at, r * n)).reshape(r, n) for at, r in ((x, rows), (w, d)))
+    found = np.zeros((rows, d), np.float32)
+    cpu.matmul(found, given, weight)
+    if narrow_out:
+        _u16(out, rows * d)[:] = narrowed(dtype, found)
+    else:
+        f32(out, rows, d)[...] = found + (f32(out, rows, d) if add else 0)
+
+
+def _of_type(dtype: str) -> dict[str, Callable[..., None]]:
+    def wide(at: int, count: int) -> Any:
+        return widened(dtype, _u16(at, count))
+
+    def _embed(grid: Any, x: int, table: int, tokens: int, fault: int, vocab: int, dim: int) -> None:
+        held = wide(table, vocab * dim)
+        embed(grid, x, held.ctypes.data, tokens, fault, vocab, dim)
+
+    def _rmsnorm(grid: Any, out: int, x: int, weight: int, n: int) -> None:
+        found = np.zeros((grid[0], n), np.float32)
+        cpu.rmsnorm(found, f32(x, grid[0], n), f32(weight, n))
+        _u16(out, grid[0] * n)[:] = narrowed(dtype, found)
+
+    def _swiglu(grid: Any, h1: int, h3: int, n: int) -> None:
+        one, three = wide(h1, n).reshape(1, n), wide(h3, n).reshape(1, n)
+        cpu.swiglu(one, three)
+        _u16(h1, n)[:] = narrowed(dtype, one)
+
+    def _narrow(grid: Any, out: int, x: int, n: int) -> None:
+        _u16(out, n)[:] = narrowed(dtype, f32(x, n))
+
+    def _in_place(grid: Any, at: int, lost: int, first: int, last: int) -> None:
+        values = f32(at, last)[first:].copy()
+        found = narrowed(dtype, values)
+        assert first == 0 or 2 * last <= 4 * first, "a launch must not write what it reads"
+        _u16(at, last)[first:] = found
+        i32(lost, 2)[0] += int((np.isfinite(values) & ~np.isfinite(widened(dtype, found))).sum())
+
+    def decode(plain: Callable[..., None], weights: tuple[int, ...], sizes: Callable[..., list[int]]) -> Any:
+        def call(grid: Any, *args: int) -> None:
+            held = [wide(args[i], count) for i, count in zip(weights, sizes(args), strict=True)]
+            changed = list(args)
+            for i, values in zip(weights, held, strict=True):
+                changed[i] = values.ctypes.data
+            plain(grid, *changed)
+
+        return call
+
+    found = {
+        "embed": _embed, "rmsnorm": _rmsnorm, "swiglu": _swiglu, "narrow": _narrow, "narrow_in_place": _in_place,
+        "decode_qkv": decode(decode_qkv, (5, 6, 7), lambda a: [a[11] * a[11], a[12] * a[11], a[12] * a[11]]),
+        "decode_add": decode(decode_add, (2,), lambda a: [a[3] * a[4]]),
+        "decode_ffn": decode(decode_ffn, (3, 4), lambda a: [a[5] * a[6]] * 2),
+        "decode_logits": decode(decode_logits, (3,), lambda a: [a[4] * a[5]]),
+    }  # fmt: skip
+    return {f"{name}_{dtype}": call for name, call in found.items()}
+
+
 KERNELS: dict[str, Callable[..., None]] = {
     f.__name__: f
     for f in (
-        embed, rmsnorm, matvec, matmul, rope, attention, add, swiglu, argmax, advance, rope_table, decode_qkv,
-        decode_add, decode_ffn, decode_logits,
+        embed,
+        rmsnorm,
+        matvec,
+        matmul,
+        rope,
+        attention,
+        add,
+        swiglu,
+        argmax,
+        advance,
+        rope_table,
+        decode_qkv,
+        decode_add,
+        decode_ffn,
+        decode_logits,
+        digest,
+        count_other,
+        attention_tile,
     )
-}  # fmt: skip
+} | _of_type("bf16") | _of_type("fp16")  # fmt: skip
