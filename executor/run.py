@@ -387,6 +387,7 @@ class Executor:
                 "threads": self._threads,
                 "fast": self._fast,
                 **_choice(work.sampling),
+                **_narrow(backend),
             },
             path=self.path,
             driver_seen=None if self._sight is None else dict(self._sight.seen),
@@ -401,6 +402,12 @@ _PHASES: tuple[Phase, ...] = ("prefill", "decode")
 def _choice(sampling: Sampling | None) -> dict[str, float | int]:
     """How ids were chosen, for the settings; top-p and seed mean nothing at temperature 0."""
     return {"temperature": 0.0} if sampling is None else asdict(sampling)
+
+
+def _narrow(backend: Backend) -> dict[str, str]:
+    """The type in which a backend's own devices read weights, where it is not fp32."""
+    dtype: str = getattr(backend, "compute_dtype", "fp32")
+    return {} if dtype == "fp32" else {"compute_dtype": dtype}
 
 
 def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> Path:

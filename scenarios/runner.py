@@ -19,6 +19,7 @@ from fleet.model import Model
 from planner.orders import Orders
 from scenarios.beside_strict import beside_strict
 from scenarios.compare import compare
+from scenarios.compute_dtype import check_compute_dtype, check_compute_path, narrow_words
 from scenarios.documents import canonical, orders_from_document
 from scenarios.limits import run_limits, witnesses_of
 from scenarios.schemas import MODEL_SIZES
@@ -49,6 +50,7 @@ class Bench:
     tell: Callable[[str], None] | None = None
     fast: bool = False
     threads: int = 1
+    compute_dtype: str = EXECUTED_DTYPE
     warnings: tuple[str, ...] = ()
 
 
@@ -65,12 +67,14 @@ def set_up(
     tell: Callable[[str], None] | None = None,
     fast: bool = False,
     threads: int = 1,
+    compute_dtype: str = EXECUTED_DTYPE,
 ) -> Bench:
     """Opens the checkpoint and the tokenizer of an admitted plan; paths given here stand for the plan's own.
 
     Raises DescriptionError when a file is not the one that the plan was made for, and says in words what the executor
     cannot do. `prompt` must come to exactly P tokens. `path`: fused, dispatch, or None for the executor's choice.
     `tell` hears what takes a while before the first run. `fast` and `threads`: see `executor.run.Executor`.
+    `compute_dtype`: the type in which cards read weights.
     """
     from executor.discovery import load_backend
     from executor.run import check_pace, chosen_path
@@ -84,9 +88,12 @@ def set_up(
     inputs = plan["inputs"]
     if inputs["model"].get("format") in tuple(_WITHOUT_WEIGHTS):
         raise _no_weights(inputs["model"])
+    check_compute_dtype(compute_dtype, backend, fast)
     how = _check_executable(orders, backend, path)
-    loaded = _emulating(backend) if emulate else load_backend(backend)
-    check_pace(orders, chosen_path(orders, loaded, how), fast, threads)
+    loaded = _computing(_emulating(backend) if emulate else load_backend(backend), compute_dtype)
+    chosen = chosen_path(orders, loaded, how)
+    check_pace(orders, chosen, fast, threads)
+    check_compute_path(compute_dtype, orders, chosen)
     _check_there({} if model else {"model": inputs["model"]["path"]}, tokenizer, inputs)
     if fleet is not None:
         _check_fleet(fleet, inputs)
@@ -114,7 +121,7 @@ def set_up(
     weights = open_weights(read)
     return Bench(
         plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=loaded, path=how, tell=tell,
-        fast=fast, threads=threads,
+        fast=fast, threads=threads, compute_dtype=compute_dtype,
         warnings=(*read.warnings, *weights.check()),
     )  # fmt: skip
 
@@ -271,6 +278,8 @@ def told(bench: Bench, run: Document) -> Document:
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
     if bench.fast:
         run["limits"].append(_FAST)
+    if bench.compute_dtype != EXECUTED_DTYPE:
+        run["limits"].append(narrow_words(bench.compute_dtype))
     return run
 
 
@@ -311,10 +320,20 @@ def _observed(run: Document, edge: Document) -> Document:
 def run_and_compare(bench: Bench, *, without: Collection[str] = ()) -> Document:
     """One request with its comparison against the plan; of a fast one, the strict run is made beside it."""
     run = execute(bench, without=without)
-    if bench.fast:
-        run["beside_strict"] = beside_strict(run, execute(replace(bench, fast=False), without=without))
+    if bench.fast or bench.compute_dtype != EXECUTED_DTYPE:
+        run["beside_strict"] = beside_strict(run, execute(strict_of(bench), without=without))
     run["comparison"] = compare(plan_for(bench), run)
     return run
+
+
+def strict_of(bench: Bench) -> Bench:
+    """The same with strict f32 arithmetic."""
+    return replace(bench, fast=False, compute_dtype=EXECUTED_DTYPE, backend=_computing(bench.backend, EXECUTED_DTYPE))
+
+
+def _computing(backend: Any, dtype: str) -> Any:
+    """The backend with weights in this type; itself where it has none but fp32."""
+    return backend.computing(dtype) if hasattr(backend, "computing") else backend
 
 
 def plan_for(bench: Bench) -> Document:

@@ -336,6 +336,7 @@ _settings = record(
         "isolated": flag(),
         "threads": integer(1),
         "fast": flag(),
+        "compute_dtype": choice("bf16", "fp16"),
         "temperature": number(),
         "top_p": number(),
         "seed": integer(1),

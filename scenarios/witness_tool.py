@@ -70,6 +70,8 @@ def against_plan(seen: Document, plan: Document) -> list[Document]:
     ordinals = _ordinals(seen, plan)
     left: dict[tuple[str, Any, Any], list[int]] = {}
     for row in seen.get("copies", ()):
+        if row.get("looks"):
+            continue  # what the traced run's own witnesses read to look: in the list, and of no edge
         held = left.setdefault((row["kind"], row["src_ordinal"], row["dst_ordinal"]), [0, 0])
         held[0] += row["bytes"]
         held[1] += row["copies"]

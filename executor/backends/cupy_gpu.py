@@ -68,7 +68,7 @@ class Backend(abi.Backend):
         self._lanes: dict[str, Lane] = {}
         self._pinned: list[tuple[int, int]] = []
         self._peers: list[dict[str, Any]] = []
-        self.tags = Tags()
+        self.tags = Tags(outer=self._driver.outer_trace())
         try:
             super().__init__(devices, hosts, listener=listener, request=request)
             self._pin_hosts(hosts)
@@ -126,7 +126,7 @@ class Backend(abi.Backend):
         """Start to look at every copy; one sentence where nobody can."""
         trace = self._driver.trace()
         if isinstance(trace, str):
-            self.tags = Tags()
+            self.tags = Tags(outer=self._driver.outer_trace())
             return trace
         self._quiet()
         trace.begin()

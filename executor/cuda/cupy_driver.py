@@ -308,6 +308,12 @@ class CupyDriver:
         except CuptiUnavailableError as error:
             return str(error)
 
+    def outer_trace(self) -> Any:
+        """See the protocol."""
+        from executor.observers.cupti import OUTER
+
+        return OUTER[0] if OUTER else None
+
     def counters(self, ordinal: int) -> dict[str, Any]:
         """See the protocol."""
         from executor.observers.nvml_counters import read_counters

@@ -119,6 +119,9 @@ class Driver(Protocol):
     def trace(self) -> Any:
         """The driver's own witness (see `executor.observers.cupti`), or a str: one sentence why there is none."""
 
+    def outer_trace(self) -> Any:
+        """The trace of somebody who looks at this whole process, to tell it which copies are looks; None mostly."""
+
     def counters(self, ordinal: int) -> dict[str, Any]:
         """Byte counters of a card's links as NVML reads them; what it cannot read says "not supported"."""
 

@@ -13,21 +13,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executor.observers.arrival import LegKey
-from executor.observers.cupti import CopyRecord, TraceReport
+from executor.observers.cupti import LOOK, CopyRecord, TraceReport
 
-__all__ = ["LOOK", "DriverSight", "Tags", "sort_copies"]
+__all__ = ["DriverSight", "Tags", "sort_copies"]
 
-LOOK = 1
-"""The number of what the witnesses themselves copy when they look: told apart, and no leg's."""
 _FIRST = 16
 UNATTRIBUTED = "unattributed"
 
 
 class Tags:
-    """Numbers for legs, and the trace that they are pushed to (None: nobody looks)."""
+    """Numbers for legs, and the trace that they are pushed to (None: nobody looks).
 
-    def __init__(self, trace: Any = None) -> None:
-        self.trace = trace
+    `outer`: a trace of the whole process that somebody else reads; it is told of looks alone.
+    """
+
+    def __init__(self, trace: Any = None, outer: Any = None) -> None:
+        self.trace, self._outer = trace, outer
         self._numbers: dict[LegKey, int] = {}
         self._legs: dict[int, LegKey] = {}
 
@@ -44,9 +45,10 @@ class Tags:
 
     def looking(self) -> contextlib.AbstractContextManager[None]:
         """What is called inside is a look of the witnesses."""
-        if self.trace is None:
+        told = self.trace or self._outer
+        if told is None:
             return _NOTHING
-        tagged: contextlib.AbstractContextManager[None] = self.trace.tag(LOOK)
+        tagged: contextlib.AbstractContextManager[None] = told.tag(LOOK)
         return tagged
 
     def of(self, number: int | None) -> LegKey | None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from fleet.errors import BackendError
 
-__all__ = ["CopyRecord", "CuptiUnavailableError", "DriverTrace", "TraceReport", "driver_trace", "find_library"]
+__all__ = ["LOOK", "CopyRecord", "CuptiUnavailableError", "DriverTrace", "TraceReport", "driver_trace", "find_library"]
 
 _MEMCPY, _MEMSET, _DRIVER, _RUNTIME, _MEMCPY2, _EXTERNAL = 1, 2, 4, 5, 22, 39
 _PREFIX = {_MEMCPY: 48, _MEMSET: 36, _MEMCPY2: 64, _EXTERNAL: 20, _RUNTIME: 36}
@@ -30,6 +30,8 @@ _COPY_KINDS = {1: "h2d", 2: "d2h", 8: "d2d", 9: "h2h", 10: "p2p"}
 _MEMORY_KINDS = {0: "unknown", 1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
 _PEER_CALLS = (160, 161)
 """cudaMemcpyPeer and cudaMemcpyPeerAsync in cupti_runtime_cbid.h."""
+LOOK = int.from_bytes(b"kvwlook", "big")
+"""The tag of what this project's own witnesses copy when they look: told apart, and no leg's."""
 _CUSTOM = 3
 _FORCED = 1
 _BUFFER_BYTES = 4 << 20
@@ -208,6 +210,8 @@ _ENVIRONMENT = "KVWAYBILL_CUPTI"
 HELD = "KVWAYBILL_WITNESS"
 """Set in a process that is traced from outside: CUPTI has one set of callbacks."""
 _ONE: list[DriverTrace] = []
+OUTER: list[DriverTrace] = []
+"""The trace that looks at this process from outside (`kvwaybill witness`), for tags of looks alone."""
 
 
 def find_library() -> str | None:

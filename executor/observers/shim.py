@@ -14,7 +14,7 @@ import runpy
 import sys
 from typing import Any
 
-from executor.observers.cupti import HELD, CuptiUnavailableError, DriverTrace, TraceReport, find_library
+from executor.observers.cupti import HELD, LOOK, OUTER, CuptiUnavailableError, DriverTrace, TraceReport, find_library
 from fleet.errors import KvWaybillError
 
 __all__ = ["main", "summed"]
@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> int:
             raise CuptiUnavailableError("CUPTI is not installed; nvidia-cuda-cupti makes the driver a witness")
         trace = DriverTrace(path, driver_api=True)
         os.environ[HELD] = "1"
+        OUTER.append(trace)
     except CuptiUnavailableError as error:
         _write(result, {"witness": "none", "why_not": str(error)})
         return _run(program)
@@ -46,19 +47,25 @@ def main(arguments: list[str]) -> int:
 
 
 def summed(report: TraceReport) -> dict[str, Any]:
-    """Copies by kind, ends and memory: {witness, copies [{kind, src, dst, src_memory, dst_memory, copies, bytes}]}."""
+    """Copies by kind, ends and memory: {witness, copies [{kind, src, dst, src_memory, dst_memory, copies, bytes}]}.
+
+    `looks` are copies that this project's own witnesses made in the program, under the tag of a look; absent of others.
+    """
     sums: dict[tuple[Any, ...], list[int]] = {}
     for record in report.records:
-        key = (record.kind, record.src, record.dst, record.src_memory, record.dst_memory)
+        key = (record.tag == LOOK, record.kind, record.src, record.dst, record.src_memory, record.dst_memory)
         held = sums.setdefault(key, [0, 0, 0, 0])
         for column, more in enumerate((1, record.nbytes, record.end_ns - record.start_ns, int(record.peer_call))):
             held[column] += more
-    names = ("kind", "src_ordinal", "dst_ordinal", "src_memory", "dst_memory")
+    names = ("looks", "kind", "src_ordinal", "dst_ordinal", "src_memory", "dst_memory")
     figures = ("copies", "bytes", "busy_ns", "peer_calls")
     rows = [
         dict(zip(names, key, strict=True)) | dict(zip(figures, held, strict=True))
         for key, held in sorted(sums.items(), key=str)
     ]
+    for row in rows:
+        if not row["looks"]:
+            del row["looks"]
     memsets = {"count": report.memsets[0], "bytes": report.memsets[1]}
     return {"witness": report.witness, "copies": rows, "memsets": memsets}
 

@@ -171,6 +171,8 @@ PrefillPpOption = _degree("--prefill-pp", "Pipeline stages of prefill.")
 DecodePpOption = _degree("--decode-pp", "Pipeline stages of decode.")
 _PATHS = "fused (default): a phase is one compiled call; dispatch: one operation at a time, as with attention: host."
 PathOption = Annotated[str | None, typer.Option("--path", metavar="P", help=_PATHS)]
+_COMPUTE = "fp32, or bf16 or fp16: cards of --backend cupy read weights so; ids are reported, not promised."
+ComputeDtypeOption = Annotated[str, typer.Option("--compute-dtype", metavar="T", help=_COMPUTE)]
 FastOption = Annotated[bool, typer.Option("--fast", help="Fuse multiplies with adds: other bits. Layout packed16.")]
 ThreadsOption = Annotated[
     int,

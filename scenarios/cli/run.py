@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
         path: opt.PathOption = None,
         fast: opt.FastOption = False,
         threads: opt.ThreadsOption = 1,
+        compute_dtype: opt.ComputeDtypeOption = "fp32",
         without: Without = None,
         run_out: RunOut = None,
         output: FormatOption = Format.text,
@@ -53,7 +54,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.documents import write_document
         from scenarios.runner import run_and_compare, set_up
 
-        pace: dict[str, Any] = {"path": path, "fast": fast, "threads": threads}
+        pace: dict[str, Any] = {"path": path, "fast": fast, "threads": threads, "compute_dtype": compute_dtype}
         bench = set_up(plan, backend=backend, emulate=emulate, tell=console.note, **pace, **paths)
         # What a plan document warns of was told when it was admitted.
         told = () if from_plan and console.quiet else plan.get("warnings") or ()

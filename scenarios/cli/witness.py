@@ -50,7 +50,8 @@ def _text(seen: dict[str, Any]) -> str:
     lines = [f"witness: {seen['witness']}"]
     for row in seen["copies"]:
         ends = f"{_end(row, 'src')} -> {_end(row, 'dst')}"
-        lines.append(f"{row['kind']:4} {ends:64} {row['copies']:>8,} copies {row['bytes']:>18,} B")
+        looks = "  looks of the program's own witness" if row.get("looks") else ""
+        lines.append(f"{row['kind']:4} {ends:64} {row['copies']:>8,} copies {row['bytes']:>18,} B{looks}")
     lines.append(f"memsets: {seen['memsets']['count']:,}, {seen['memsets']['bytes']:,} B")
     for row in seen.get("rows", ()):
         told = f"predicted {row['predicted_bytes']:,} B, observed {row['observed_bytes']:,} B"

@@ -81,6 +81,7 @@ class FakeDriver:
         self.calls: list[str] = []
         self.now = 0
         self.blocks: dict[int, tuple[int, int, Any]] = {}  # address -> (ordinal or -1, nbytes, memory)
+        self.outer: Any = None
         self.globals: dict[int, tuple[int, int, Any]] = {}
         self.pins: dict[int, int] = {}
         self.enabled: set[tuple[int, int]] = set()
@@ -356,6 +357,9 @@ class FakeDriver:
 
     def trace(self) -> Any:
         return self.seen
+
+    def outer_trace(self) -> Any:
+        return self.outer
 
     def counters(self, ordinal: int) -> dict[str, Any]:
         return {"pcie_tx_bytes": "not supported"}

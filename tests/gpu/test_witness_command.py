@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from executor.cuda.rates import fit_line, measure_edges, measure_pair
-from executor.observers.cupti import CopyRecord, TraceReport
+from executor.observers.cupti import LOOK, CopyRecord, TraceReport
 from executor.observers.shim import summed
 from fleet.errors import DescriptionError
+from planner.plan import make_orders
 from scenarios.calibration import calibrate
 from scenarios.witness_tool import against_plan, witness_program
+from tests.executor.requests import admitted, embedded, run_once
 from tests.gpu.fake import on
-from tests.gpu.fake_driver import FakeDriver, uuid_of
+from tests.gpu.fake_driver import FakeDriver, FakeTrace, uuid_of
 
 
 def _copy(kind: str, nbytes: int, src: int | None, dst: int | None) -> CopyRecord:
@@ -42,6 +45,29 @@ def test_a_trace_is_set_beside_the_planned_cards_not_beside_ordinals() -> None:
         ("gpu:0", "host", "d2h"): "missing",
         ("cuda:0", "host", "d2h"): "unplanned",
     }
+
+
+def test_copies_that_a_run_makes_to_look_are_listed_and_of_no_edge() -> None:
+    seen = _seen(replace(_copy("d2h", 4, 1, None), tag=16), replace(_copy("d2h", 640, 1, None), tag=LOOK))
+    (row,) = against_plan(seen, _plan(("gpu:0", "host", "d2h", 4, 1)))
+    assert row["verdict"] == "match"
+    assert [(copy["bytes"], copy.get("looks")) for copy in seen["copies"]] == [(4, None), (640, True)]
+
+
+def test_a_run_under_another_tracer_tells_it_which_copies_are_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver(trace=FakeTrace())
+    driver.outer = driver.seen
+    monkeypatch.setattr(driver, "trace", lambda: "kvwaybill witness looks at this process already")
+    admission = admitted(embedded().model, steps=24)
+    with on(driver, monkeypatch) as backend:
+        facts = run_once(make_orders(admission), embedded(), backend=backend)
+    assert facts.driver_seen is None
+    edges = {(e["src"], e["dst"]): (e["bytes"], e["copies"]) for e in facts.edges}
+    looks = [record for record in driver.seen.records if record.tag == LOOK]
+    down = [r for r in driver.seen.records if r.tag != LOOK and (r.src, r.dst) == (1, None)]
+    assert (sum(r.nbytes for r in down), len(down)) == edges["gpu:1", "host"]
+    assert {r.kind for r in looks} == {"d2h"}
+    assert max(r.nbytes for r in looks) <= 32 * max(embedded().model.n_layers, 32), "no cache came down to be hashed"
 
 
 def test_a_program_without_a_driver_runs_and_is_not_witnessed(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,59 @@
+"""Runs whose cards read weights in bf16 or fp16: what may be asked for, and the words for what is then not promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleet.errors import DescriptionError
+from planner.orders import Orders
+
+__all__ = ["COMPUTE_DTYPES", "check_compute_dtype", "check_compute_path", "narrow_of", "narrow_words", "not_promised"]
+
+COMPUTE_DTYPES = ("fp32", "bf16", "fp16")
+_FLAG = "--compute-dtype"
+
+
+def check_compute_dtype(dtype: str, backend: str, fast: bool) -> None:
+    """DescriptionError for a type that nobody computes in, or not this backend, or not fast."""
+    if dtype not in COMPUTE_DTYPES:
+        raise DescriptionError.at("command line", _FLAG, f"{dtype!r} is unknown; use {', '.join(COMPUTE_DTYPES)}")
+    if dtype == "fp32":
+        return
+    if backend != "cupy":
+        told = f"{dtype}: backend {backend} computes in fp32; use --backend cupy, or leave {_FLAG} out"
+        raise DescriptionError.at("command line", _FLAG, told)
+    if fast:
+        raise DescriptionError.at("command line", _FLAG, f"{dtype} and --fast exclude each other; leave one out")
+
+
+def check_compute_path(dtype: str, orders: Orders, path: str) -> None:
+    """DescriptionError where a request's way has no kernels for narrow weights, or no card takes part."""
+    if dtype == "fp32":
+        return
+    if path != "fused":
+        told = f"{dtype}: operations one by one are computed in fp32; leave --path out, and attention on the device"
+        raise DescriptionError.at("run", "compute-dtype", told)
+    if all(device.kind != "gpu" for device in orders.devices):
+        told = f"{dtype}: no GPU takes part in this plan, and processors compute in fp32; leave {_FLAG} out"
+        raise DescriptionError.at("run", "compute-dtype", told)
+
+
+def narrow_of(settings: Mapping[str, Any] | None) -> str | None:
+    """The narrow type of a run's settings; None where it computed in fp32."""
+    dtype = (settings or {}).get("compute_dtype")
+    return None if dtype in (None, "fp32") else str(dtype)
+
+
+def not_promised(dtype: str, seen: str) -> str:
+    """Why a check of ids is waived, and what the ids were."""
+    return f"computed in {dtype}: ids are reported, not promised; {seen}"
+
+
+def narrow_words(dtype: str) -> str:
+    """The limit that such a run states."""
+    return (
+        f"compute-dtype {dtype}: on cards weight matrices, and in prefill what they are multiplied with, are {dtype};"
+        " sums, K, V, attention and processors' work are fp32. The edges carry the checkpoint's fp32, and each weight"
+        " is narrowed in its own memory: no byte of the plan changes. Ids are reported, not promised."
+    )
