@@ -60,7 +60,7 @@ from scenarios.simulation.columns import (
     WAITING,
 )  # fmt: skip
 from scenarios.simulation.handoffs import flow_off, flow_on, reserve, seek_decode, seek_prefill, settle
-from scenarios.simulation.jit import inner, outer
+from scenarios.simulation.jit import by_address, inner, outer
 from scenarios.simulation.queues import append, drop, pop, remove
 from scenarios.simulation.steps import arrived, break_off, schedule, step_end, wake
 from scenarios.simulation.stretch import cut
@@ -254,8 +254,9 @@ def _clock(s: Any, time: int) -> None:
 clock = inner(_clock)
 
 
-def _advance(c: Any, s: Any, most: int) -> bool:
+def _advance(config: Any, state: Any, most: int) -> bool:
     """Events until none is left (True), or `most` were handled or gaps fill their buffer (False)."""
+    c, s = by_address(config), by_address(state)
     n, full = len(c.arrival), len(s.itl) - s.run.shape[1] - 8
     for _ in range(most):
         if s.g[N_ITL] > full:

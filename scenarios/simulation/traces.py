@@ -124,7 +124,7 @@ _CSV = {
 def _recognised(trace: _Trace, first: str) -> tuple[str, Callable[[int, str], None]]:
     if first.lstrip().startswith("{"):
         return "jsonl", lambda line, text: _json_line(trace, line, text)
-    names = [name.strip() for name in next(csv.reader([first]), [])]
+    names = [name.strip() for name in _cells(first)]
     for kind, columns in _CSV.items():
         if columns[0] in names:
             missing = [name for name in columns if name not in names]
@@ -138,13 +138,21 @@ def _recognised(trace: _Trace, first: str) -> tuple[str, Callable[[int, str], No
     raise DescriptionError.at(trace.source, "", words, 1, 1)
 
 
+def _cells(text: str) -> list[str]:
+    """The cells of a line; none where it is no CSV (a carriage return in its midst, a cell beyond all traces)."""
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
+
+
 def _csv_reader(trace: _Trace, kind: str, places: list[int]) -> Callable[[int, str], None]:
     zero: list[int] = []
     return lambda line, text: _csv_line(trace, kind, places, zero, line, text)
 
 
 def _csv_line(trace: _Trace, kind: str, places: list[int], zero: list[int], line: int, text: str) -> None:
-    cells = next(csv.reader([text]), [])
+    cells = _cells(text)
     if len(cells) <= max(places):
         trace.fault(line, "", f"has {len(cells)} cells, fewer than the first line names")
         return
