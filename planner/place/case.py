@@ -52,6 +52,16 @@ class Fastest:
 
     seconds: Fraction | None
     is_only: bool
+    best: tuple[Fraction, ...] = ()
+    """Of single devices: sequences a second and batch of one, the fastest first."""
+
+    def rate(self, count: int) -> Fraction | None:
+        """The most sequences a second, a batch of one each, of so many workers; None where unpriced or without time."""
+        if not count:
+            return Fraction(0)
+        if not self.seconds:
+            return None
+        return sum(self.best[:count], Fraction(0)) if self.best else count / self.seconds
 
 
 class Alike:
@@ -231,8 +241,13 @@ class Case:
         if found.complete:
             times = {self.time_of(phase, worker) for worker in found.workers}
             known = [time for time in times if time is not None]
-            return Fastest(min(known, default=None), len(times) <= 1)
+            best = self._rates(phase, able[0]) if len(able) == 1 and len(times) > 1 else ()
+            return Fastest(min(known, default=None), len(times) <= 1, best)
         return Fastest(self.screen.least_time(PHASES[phase]), is_only=False)
+
+    def _rates(self, phase: int, able: Sequence[bool]) -> tuple[Fraction, ...]:
+        times = (self.time_of(phase, (device,)) for device, yes in enumerate(able) if yes)
+        return tuple(sorted((1 / time for time in times if time), reverse=True))
 
 
 def late(seconds: Fraction | None) -> tuple[bool, Fraction]:

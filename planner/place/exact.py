@@ -75,9 +75,10 @@ class Space:
         """The most throughput, sign turned: sequences a second that are known, and so many workers of the fastest."""
         sides = []
         for rate, count, fastest in zip(known, left, self.fastest, strict=True):
-            if rate is None or (count and not fastest.seconds):
+            more = fastest.rate(count)
+            if rate is None or more is None:
                 return True, Fraction(0)
-            sides.append(rate + (count * self.case.batch / fastest.seconds if count and fastest.seconds else 0))
+            sides.append(rate + more * self.case.batch)
         passes = self.case.screen.workload.decode_passes
         return False, -min(sides) * (passes + 1) / self.sizes.devices
 

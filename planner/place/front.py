@@ -29,28 +29,33 @@ def vector_of(broken: int, found: Measured, *, timed: bool) -> Vector:
     return broken, handoff, ttft, rate
 
 
-def beats(one: Vector, other: Vector) -> bool:
-    """At least as good in everything."""
-    return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]
-
-
 @dataclass(slots=True)
 class Front:
-    """Pools that no other one beats; of equal ones the first that came."""
+    """Pools that no other one beats; of equal ones the first that came.
+
+    `only`: preferences and the figure of one objective alone are weighed.
+    """
 
     floor: Vector
+    only: Objective | None = None
     members: list[tuple[Vector, Pool, Measured]] = field(default_factory=list)
 
     def offer(self, vector: Vector, pool: Pool, found: Measured) -> None:
         """Takes a pool in, unless one that is here is as good; what it beats goes."""
         if self.is_beaten(vector):
             return
-        self.members = [each for each in self.members if not beats(vector, each[0])]
+        self.members = [each for each in self.members if not self.beats(vector, each[0])]
         self.members.append((vector, pool, found))
 
     def is_beaten(self, vector: Vector) -> bool:
         """Whether a pool that is here is at least as good in everything."""
-        return any(beats(each[0], vector) for each in self.members)
+        return any(self.beats(each[0], vector) for each in self.members)
+
+    def beats(self, one: Vector, other: Vector) -> bool:
+        """At least as good in everything that is weighed."""
+        if self.only is not None:
+            return reaches(self.only, one, other)
+        return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]
 
     @property
     def is_settled(self) -> bool:
@@ -124,6 +129,11 @@ def bound_under(objective: Objective, floor: Vector) -> Fraction | None:
 def reaches(objective: Objective, vector: Vector, floor: Vector) -> bool:
     """Whether nothing can be better under the objective, preferences before it."""
     return vector[0] <= floor[0] and _under(objective, vector) <= _under(objective, floor)
+
+
+def key_under(objective: Objective, vector: Vector) -> tuple[int, Value, Value]:
+    """Least is best: broken preferences, the objective, the handoff."""
+    return vector[0], _under(objective, vector), vector[1]
 
 
 def _under(objective: Objective, vector: Vector) -> Value:

@@ -21,7 +21,7 @@ from planner.place.case import Alike, Case, Fastest, Measured
 from planner.place.classes import classes_of
 from planner.place.constraints import COMMAND_LINE, contradictions
 from planner.place.exact import Able, ExactSearch, Space
-from planner.place.front import NOTHING, Front, Keeping, Pool, Vector, bound_under, reaches, vector_of
+from planner.place.front import NOTHING, Front, Keeping, Pool, Vector, bound_under, key_under, reaches, vector_of
 from planner.place.packs import Kinds, Packs
 from planner.place.pairs import Answer, Question
 from planner.place.regions import Sizes
@@ -33,7 +33,7 @@ MOST_POOLS = 100_000
 """Sizes that are tried, batches counted: more are a slip, not a search."""
 MOST_STEPS = 20_000
 """Devices that are tried for one size where every pool is looked at."""
-MOST_STEPS_IN_ALL = 80_000
+MOST_STEPS_IN_ALL = 60_000
 Routing = Literal["any", "nearest"]
 _NO_FLOOR: Vector = (0, NOTHING, NOTHING, NOTHING)
 _UNTIMED = (Fastest(None, is_only=True), Fastest(None, is_only=True))
@@ -207,20 +207,42 @@ class PoolSearch:
                 refused = refused or pool
             if front.is_settled:
                 break
-        is_settled = front.is_settled or not case.is_known or self._looked_at_all(space, front, refused)
+        is_settled = front.is_settled or not case.is_known
+        is_best = is_settled
+        if not is_settled:
+            is_settled, is_best = self._looked_at_all(space, front, refused)
         if not front.members:
             self._open += [] if is_settled else [front.floor]
             return [], self._candidate(case, refused) if refused else self._short(case, sizes, kinds)
-        return [self._told(case, each, front, is_settled) for each in front.members], None
+        objective = self.question.objective
+        first = min((vector for vector, _, _ in front.members), key=lambda vector: key_under(objective, vector))
+        bound = first if is_best else front.floor
+        return [self._told(case, each, bound, proven=is_settled) for each in front.members], None
 
-    def _looked_at_all(self, space: Space, front: Front, refused: Pool | None) -> bool:
-        """Whether nothing is missing from the front after a search through all pools."""
+    def _looked_at_all(self, space: Space, front: Front, refused: Pool | None) -> tuple[bool, bool]:
+        """Whether nothing is missing from the front after a search through all pools, and nothing of the objective.
+
+        What the first search leaves open in all figures together may be settled in the one that is asked for.
+        """
         if not front.members and refused is None and self.packs.is_exact(space.sizes):
-            return True
+            return True, True
+        if self._search(space, front) or front.is_settled:
+            return True, True
+        if not space.timed:
+            return False, False
+        alone = Front(front.floor, self.question.objective)
+        for vector, pool, found in front.members:
+            alone.offer(vector, pool, found)
+        done = alone.is_settled or self._search(space, alone)
+        for vector, pool, found in alone.members:
+            front.offer(vector, pool, found)
+        return False, done
+
+    def _search(self, space: Space, front: Front) -> bool:
         search = ExactSearch(space, front, min(MOST_STEPS, self._left))
         done = search.run()
         self._left -= search.tried
-        return done or front.is_settled
+        return done
 
     def _space(self, case: Case, sizes: Sizes, kinds: Kinds) -> Space | None:
         """All pools of that kind; None where no device of a phase has room."""
@@ -266,15 +288,8 @@ class PoolSearch:
         pack = self.packs.without_room(case, sizes, kinds)
         return None if pack is None else self._candidate(case, (tuple(pack[0]), tuple(pack[1])))
 
-    @property
-    def _is_timed(self) -> bool:
-        return self.question.objective in ("ttft", "throughput")
-
-    def _count_broken(self, pool: Pool) -> int:
-        return len(self.keeping.broken((*pool[0], *pool[1])))
-
     def _told(
-        self, case: Case, member: tuple[Vector, Pool, Measured], front: Front, is_settled: bool
+        self, case: Case, member: tuple[Vector, Pool, Measured], bound: Vector, *, proven: bool
     ) -> Candidate:  # fmt: skip
         """A pool of the front, with its times where the objective asks for them, and the bound where it is not met."""
         vector, pool, found = member
@@ -282,10 +297,16 @@ class PoolSearch:
         if self._is_timed and not found.is_timed:
             found = case.measure(*pool, nearest=self.nearest, timed=True)
         candidate = self._candidate(case, pool, found)
-        proven = is_settled or reaches(objective, vector, front.floor)
-        if proven:
+        if proven or reaches(objective, vector, bound):
             return candidate
-        return replace(candidate, bound=bound_under(objective, front.floor), proven=False)
+        return replace(candidate, bound=bound_under(objective, bound), proven=False)
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.question.objective in ("ttft", "throughput")
+
+    def _count_broken(self, pool: Pool) -> int:
+        return len(self.keeping.broken((*pool[0], *pool[1])))
 
     def _candidate(self, case: Case, pool: Pool, found: Measured | None = None) -> Candidate:
         """The candidate of a pool: the verdict of its worst pair of workers, and the longest handoff."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -223,6 +224,28 @@ def test_a_worker_takes_what_it_takes_in_a_whole_placement(fleet: Fleet, rates, 
     assert [screen.worker_time(*each) for each in zip(PHASES, ends, strict=True)] == [times.prefill, times.decode]
     for phase, whole in zip(PHASES, (times.prefill, times.decode), strict=True):
         assert screen.least_time(phase) <= whole.seconds
+
+
+@given(
+    links=st.sampled_from([(), (450, 100), (50, 450)]), rates=st.sampled_from([[3], [1, 3, 2], [2, 1, 1, 3]]),
+    counts=st.sampled_from([(1, 2), (2, 2), (2, 1)]), most=st.integers(0, 30), nearest=st.booleans(),
+    objective=st.sampled_from(["handoff", "ttft", "throughput"]),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_a_search_that_ends_early_tells_a_bound_between_which_and_its_pool_the_best_one_lies(
+    links, rates, counts, most: int, nearest: bool, objective: Objective
+) -> None:
+    fleet = rated_devices(boards(3, 2, rates=links), rates)
+    question = question_of(fleet, counts, (1, 1), nearest=nearest, objective=objective)
+    at = {"ttft": 3, "throughput": 4}.get(objective, 2)
+    best = min(each[at] for each in Brute(question).pools())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("planner.place.pools.MOST_STEPS", most)
+        answer = PoolSearch(question).run()
+    first = answer.admitted[0]
+    bound = first.bound if objective != "throughput" or first.bound is None else -first.bound
+    assert answer.bound == first.bound
+    assert values(first, objective) == best if first.proven else (False, bound) <= best <= values(first, objective)
 
 
 def question_of(fleet: Fleet, counts: tuple[int, int], ranks: tuple[int, int], *, nearest: bool, **more: Any) -> Any:
