@@ -60,13 +60,14 @@ class Address(types.Type):
 
     def __init__(self, of: Any) -> None:
         self.of = of
-        super().__init__(name=f"Address({of.name})")  # type: ignore[no-untyped-call]
+        super().__init__(name=f"Address({of.name})")
 
 
 @extending.register_model(Address)
 class _AddressModel(datamodel.models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, manager.lookup(kind.of).get_value_type().as_pointer())
+        pointer = manager.lookup(kind.of).get_value_type().as_pointer()
+        super().__init__(manager, kind, pointer)  # type: ignore[no-untyped-call]  # numba's models have no hints
 
 
 @extending.infer_getattr

@@ -69,7 +69,7 @@ def run_loaded(
 
     compiles, began = note is not None and will_compile(config), time.perf_counter()
     if note is not None and compiles:
-        note("compiling the event loop, once: about a minute ...")
+        note("compiling the event loop, once: some twenty seconds ...")
     outcome = simulate(config, progress, model.seq_len)
     if note is not None and compiles:
         note(f"compiled it and ran in {time.perf_counter() - began:.1f} s; kept where a cache can be written")
