@@ -20,6 +20,7 @@ from benchmarks.checkpoints import SHAPES, write_checkpoint
 from executor.backends import cupy_gpu
 from executor.cuda.driver import selected
 from executor.cuda.kernels import SPLIT_BELOW
+from executor.cuda.narrow import NarrowSteps
 from executor.cuda.steps import Memory, Steps
 from executor.run import Executor
 from executor.weights import open_weights
@@ -83,8 +84,9 @@ def replayed(executor: Executor, model: Any, repeats: int = 5) -> dict[str, floa
     handle: Any = backend.handle("gpu:0")
     lane, driver = handle.lane, handle.lane.driver
     positions = machine.cache("gpu:0", "decode", "k").shape[1]
-    memory = Memory(model, "decode", lambda name: machine.buffer("gpu:0", name).address, positions)
-    steps = Steps(handle.kernels, memory)
+    wide = 4 if handle.kernels.dtype == "fp32" else 2
+    memory = Memory(model, "decode", lambda name: machine.buffer("gpu:0", name).address, positions, wide)
+    steps = (Steps if wide == 4 else NarrowSteps)(handle.kernels, memory)
     with selected(driver, lane.ordinal):
         driver.begin_capture(lane.stream)
         steps.token(memory.at("act/next"), True, PROMPT)

@@ -65,6 +65,7 @@ class RunFacts:
     driver_seen: Mapping[LegKey, tuple[int, int]] | None = None
     far: frozenset[str] = frozenset()
     driver: Mapping[str, Any] | None = None
+    spans: tuple[Mapping[str, Any], ...] = ()
 
 
 def run_document(facts: RunFacts, *, plan_id: str | None = None) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def run_document(facts: RunFacts, *, plan_id: str | None = None) -> dict[str, An
         "cache_written_bytes": facts.cache_written,
         "stray": None if facts.stray is None else _stray(facts.stray),
         "rates": dict(facts.rates),
+        **({"spans": [dict(span) for span in facts.spans]} if facts.spans else {}),
         "settings": dict(facts.settings),
         **({} if facts.driver is None else {"driver": dict(facts.driver)}),
     }

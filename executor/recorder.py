@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from executor.instance import BaseInstance, Entry
 from executor.stretch import Walked
+from planner.orders import Step
 
 
 @dataclass(slots=True)
@@ -18,10 +20,28 @@ class Recorder:
     top1_bits: list[int] = field(default_factory=list)
     passes: dict[str, int] = field(default_factory=lambda: {"prefill": 0, "decode": 0})
     seconds: dict[str, float] = field(default_factory=lambda: {"prefill": 0.0, "decode": 0.0})
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    _began_ns: int | None = None
     _first_pass_at: float | None = None
     _last_pass_at: float = 0.0
     _known: dict[tuple[str, bool], list[Entry]] = field(default_factory=dict)
     _odd: dict[str, list[Entry]] = field(default_factory=dict)
+
+    def span(self, step: Step, began: int, ended: int) -> None:
+        """Book one order, from call to return, in ns of the host's monotonic clock.
+
+        Orders that follow each other on one device or edge are one span, which then holds what lies between them.
+        """
+        if self._began_ns is None:
+            self._began_ns = began
+        where = {"phase": step.op, "tensor": step.tensor if step.op == "handoff" else None}
+        where |= {"src": "host" if step.op == "stage" else step.src, "dst": step.dst}
+        end = {"end_ns": ended - self._began_ns}
+        last = self.spans[-1] if self.spans else None
+        if last is not None and all(last[name] == value for name, value in where.items()):
+            last |= end | {"orders": last["orders"] + 1}
+            return
+        self.spans.append(where | {"orders": 1, "start_ns": began - self._began_ns} | end)
 
     def call(self, instance: BaseInstance, n_tokens: int, began: float) -> None:
         """Book one forward call, from its start (`time.perf_counter`) to now."""

@@ -160,7 +160,9 @@ class Executor:
                 self._look("handoff", looked)
                 self._lose_memory()
             self._enter(order, step)
+            began = time.perf_counter_ns()
             self._step(order, step)
+            self._recorder.span(step, began, time.perf_counter_ns())
         self._look("handoff", looked)
         if self._lookout is not None:
             self._open_all()
@@ -393,6 +395,7 @@ class Executor:
             driver_seen=None if self._sight is None else dict(self._sight.seen),
             far=out_of_reach(self.machine),
             driver=self._driver(),
+            spans=tuple(recorder.spans),
         )
 
 

@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from executor.cuda.driver import Card, CopyDirection, DriverError, FaultKind
 from executor.cuda.kernels import parameters_of
@@ -219,14 +219,20 @@ class CupyDriver:
             raise DriverError("library", f"the kernels do not compile here: {error}") from error
 
     def launch(
-        self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int
-    ) -> None:
+        self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int,
+        early: bool = False,
+    ) -> None:  # fmt: skip
         """See the protocol."""
         values = [_CTYPES[kind](value) for kind, value in zip(parameters_of(name), args, strict=True)]
         table = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        status = self._cuda.cuLaunchKernel(
-            module[name], grid[0], grid[1], 1, block, 1, 1, shared, ctypes.c_void_p(stream), table, None
-        )
+        if early:
+            attribute = _Attribute(_PROGRAMMATIC, 0, 1)
+            config = _Launch(*grid, 1, block, 1, 1, shared, stream, ctypes.pointer(attribute), 1)
+            status = self._cuda.cuLaunchKernelEx(ctypes.byref(config), module[name], table, None)
+        else:
+            status = self._cuda.cuLaunchKernel(
+                module[name], grid[0], grid[1], 1, block, 1, 1, shared, ctypes.c_void_p(stream), table, None
+            )
         self._check(status, f"the launch of {name}")
 
     def blas(self) -> Any:
@@ -320,6 +326,32 @@ class CupyDriver:
 
         counters: dict[str, Any] = read_counters(self.card(ordinal).uuid)
         return counters
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute of cuda.h: its number, padding, and the first int of a value of 64 bytes."""
+
+    _fields_: ClassVar = [
+        ("id", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_int * 15),
+    ]
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig of cuda.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+_PROGRAMMATIC = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 
 class _Foreign:

@@ -93,9 +93,13 @@ class Driver(Protocol):
         """The kernels `names` of `source`, compiled for the selected device, and the address of `looked`."""
 
     def launch(
-        self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int
-    ) -> None:
-        """Launch a kernel; `args` are numbers of the kinds that `executor.cuda.kernels.parameters_of` gives."""
+        self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int,
+        early: bool = False,
+    ) -> None:  # fmt: skip
+        """Launch a kernel; `args` are numbers of the kinds that `executor.cuda.kernels.parameters_of` gives.
+
+        `early`: it may start before the last kernel of the stream has ended, and waits for it by itself.
+        """
 
     def blas(self) -> Any:
         """A cuBLAS handle of the selected device in plain f32 (no TF32), never shared."""

@@ -53,6 +53,8 @@ LARGEST_HEAD = 256
 SPLIT_BELOW = 8192
 """Pairs of rows below which a block shares the columns of each pair: fewer warps than that leave a card waiting."""
 
+_WAITING = ("decode_", "attention", "argmax")
+"""Kernels that wait for the last one themselves (all but `attention_tile`), so that they may be launched early."""
 _ROW_THREADS = 256
 _WARPS = 4
 _ATTENTION_WARPS = 16
@@ -94,7 +96,7 @@ class Kernels:
     ) -> None:
         self.driver, self.module, self.stream, self.fault, self.blas = driver, module, stream, fault, blas
         self.dtype = dtype
-        self.split_below = SPLIT_BELOW
+        self.split_below, self.early = SPLIT_BELOW, False
 
     @property
     def looked(self) -> int:
@@ -107,7 +109,8 @@ class Kernels:
 
     def launch(self, name: str, grid: tuple[int, int], block: int, args: Sequence[int], shared: int = 0) -> None:
         """One kernel, by name."""
-        self.driver.launch(self.module, name, grid, block, shared, args, self.stream)
+        early = self.early and name.startswith(_WAITING) and name != "attention_tile"
+        self.driver.launch(self.module, name, grid, block, shared, args, self.stream, early)
 
     def units(self, name: str, count: int, args: Sequence[int]) -> None:
         """A kernel over `count` pairs of rows: a warp each, or a block each where that fills the card better."""

@@ -24,6 +24,23 @@ _COMMON = r"""
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
+/* A kernel that is launched early may start before the last one has ended: it waits before it reads or writes what that
+   one did. Launched otherwise, both are nothing. */
+__device__ __forceinline__ void wait_for_last() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* The first lines of two rows of weights, which no kernel before wrote, into the second-level cache meanwhile. */
+__device__ __forceinline__ void ahead(const void* w0, const void* w1, int row_bytes, int lane) {
+    int at = 128 * lane;
+    if (lane < 16 && at < row_bytes) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)w0 + at));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)w1 + at));
+    }
+}
+
 __device__ __forceinline__ float warp_sum(float v) {
     for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(FULL, v, o);
     return v;
@@ -66,6 +83,8 @@ template <bool NORM>
 __device__ __forceinline__ void two_rows(const float* w0, const float* w1, const float* x, const float* g, int n,
                                          int split, float& a, float& b) {
     int lane = split ? threadIdx.x : threadIdx.x & 31, lanes = split ? blockDim.x : LANES;
+    ahead(w0, w1, 4 * n, lane);
+    wait_for_last();
     float ss = 0.0f;
     a = b = 0.0f;
     size_t bits = (size_t)w0 | (size_t)w1 | (size_t)x | (NORM ? (size_t)g : 0);
@@ -184,6 +203,7 @@ extern "C" __global__ void rope(float* q, float* k, const float* cos, const floa
 extern "C" __global__ void attention(float* out, const float* q, const float* k_cache, const float* v_cache,
                                      const int* pos, int pos0, int n_heads, int n_kv_heads, int head_dim) {
     extern __shared__ float merge[];
+    wait_for_last();
     int h = blockIdx.x, t = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     int n = (pos ? pos[0] : pos0) + t + 1, kv_dim = n_kv_heads * head_dim;
     size_t k0 = (size_t)(h / (n_heads / n_kv_heads)) * head_dim, q0 = ((size_t)t * n_heads + h) * head_dim;
@@ -268,6 +288,7 @@ extern "C" __global__ void swiglu(float* h1, const float* h3, long long n) {
 extern "C" __global__ void argmax(int* out, const float* logits, unsigned* bits, int* pos, int pos0, int n) {
     __shared__ float values[32];
     __shared__ int places[32];
+    wait_for_last();
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     float best = -INFINITY;
     int at = 0x7fffffff;
@@ -309,16 +330,18 @@ _DECODE = r"""
 extern "C" __global__ void decode_qkv(float* q, float* k, float* v, const float* x, const float* gain, const float* wq,
                                       const float* wk, const float* wv, const float* cos, const float* sin,
                                       const int* pos, int dim, int kv_dim, int head_dim, int split) {
-    int i = 2 * unit_of_grid(split), p = pos[0];
+    int i = 2 * unit_of_grid(split);
     if (i >= dim + 2 * kv_dim) return;
     const float* w = wq;
     float* to = q;
-    bool turned = true;
-    if (i >= dim + kv_dim) { i -= dim + kv_dim; w = wv; to = v + (size_t)p * kv_dim; turned = false; }
-    else if (i >= dim) { i -= dim; w = wk; to = k + (size_t)p * kv_dim; }
+    bool turned = true, cached = i >= dim;
+    if (i >= dim + kv_dim) { i -= dim + kv_dim; w = wv; to = v; turned = false; }
+    else if (i >= dim) { i -= dim; w = wk; to = k; }
     float a, b;
     two_rows<true>(w + (size_t)i * dim, w + (size_t)(i + 1) * dim, x, gain, dim, split, a, b);
     if (!writes(split)) return;
+    int p = pos[0];
+    if (cached) to += (size_t)p * kv_dim;
     if (turned) {
         int half = head_dim / 2, h = (i % head_dim) / 2;
         float c = cos[(size_t)p * half + h], s = sin[(size_t)p * half + h], r = a * c - b * s;

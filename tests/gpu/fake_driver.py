@@ -309,8 +309,9 @@ class FakeDriver:
         return {"device": self.now, "looked": looked.ctypes.data}
 
     def launch(
-        self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int
-    ) -> None:
+        self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int,
+        early: bool = False,
+    ) -> None:  # fmt: skip
         self._called("launch")
         assert len(args) == len(parameters_of(name))
         assert min(*grid, block) > 0
