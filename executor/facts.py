@@ -36,6 +36,7 @@ class RunFacts:
     `cache_written` is what the witness saw decode write into its own cache, bytes of positions P and later.
     `driver_seen` is what the driver's witness saw, (bytes, copies) by leg, of the devices `far` whose memory no other
     witness can look at; None when it did not look. `driver` is its account in full.
+    `spans`: when each order was carried out, ns of the host's clock; what a driver ends later does not show.
     `waybill` and `edges` are rows of the contract, still without the witness's figures. `stray` is None when the
     request was not isolated, `arrivals` when nobody looked. `logits_top1_bits`: one f32 pattern a pass with logits.
     """

@@ -162,7 +162,8 @@ class Executor:
             self._enter(order, step)
             began = time.perf_counter_ns()
             self._step(order, step)
-            self._recorder.span(step, began, time.perf_counter_ns())
+            if not self._left_out(step):
+                self._recorder.span(step, began, time.perf_counter_ns())
         self._look("handoff", looked)
         if self._lookout is not None:
             self._open_all()
@@ -256,8 +257,12 @@ class Executor:
             self._prefill(order)
         elif step.op == "decode":
             self._decode(order)
-        elif step.mode in ("up", "down") or "handoff" not in self._without:
+        elif not self._left_out(step):
             self.hands.handoff(order, step)
+
+    def _left_out(self, step: Step) -> bool:
+        """Whether `without` leaves this order out: the device-to-device copies of the handoff."""
+        return step.op == "handoff" and step.mode not in ("up", "down") and "handoff" in self._without
 
     def _enter(self, order: int, step: Step) -> None:
         if self._guard is None:

@@ -382,6 +382,13 @@ RUN = record(
         "inputs": record({}, dict.fromkeys(("model", "fleet", "placement", "workload"), record({"digest": sha256}))),
         "stray": record({"accesses": integer()}, {"detail": text(10_000, null=True)}, null=True),
         "rates": table(number(null=True), null=True),
+        "spans": listing(
+            record(
+                {"phase": choice(*PHASES), "src": text(64, null=True), "dst": text(64), "start_ns": integer()}
+                | {"end_ns": integer(), "tensor": text(512, null=True), "orders": integer(1)}
+            ),
+            most=MAX_ROWS,
+        ),
         "beside_strict": record(
             {
                 "tokens_equal": flag(),

@@ -169,7 +169,7 @@ def test_a_falsified_prediction_signed_anew_leaves_the_run_and_changes_the_compa
     fooled = ask("run", false, "-o", "json")
     assert (honest.code, fooled.code) == (0, 1)
     differs = {name for name, value in honest.document.items() if fooled.document[name] != value}
-    assert differs == {"plan_id", "rates", "comparison"}
+    assert differs == {"plan_id", "rates", "spans", "comparison"}
     assert fooled.document["comparison"]["verdict"] == "different"
     assert ask("compare", plan, false).code == 1
 
