@@ -6,7 +6,7 @@ The runner adds what the executor cannot know: `plan_id`, `text`, `text_hex`, `l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from executor.instance import Entry
@@ -36,7 +36,7 @@ class RunFacts:
     `cache_written` is what the witness saw decode write into its own cache, bytes of positions P and later.
     `driver_seen` is what the driver's witness saw, (bytes, copies) by leg, of the devices `far` whose memory no other
     witness can look at; None when it did not look. `driver` is its account in full.
-    `spans`: when each order was carried out, ns of the host's clock; what a driver ends later does not show.
+    `spans`: when each order was carried out, ns of the host's clock; no part of equality.
     `waybill` and `edges` are rows of the contract, still without the witness's figures. `stray` is None when the
     request was not isolated, `arrivals` when nobody looked. `logits_top1_bits`: one f32 pattern a pass with logits.
     """
@@ -66,7 +66,7 @@ class RunFacts:
     driver_seen: Mapping[LegKey, tuple[int, int]] | None = None
     far: frozenset[str] = frozenset()
     driver: Mapping[str, Any] | None = None
-    spans: tuple[Mapping[str, Any], ...] = ()
+    spans: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
 
 
 def run_document(facts: RunFacts, *, plan_id: str | None = None) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_a_clean_request_strays_nowhere_and_keeps_its_facts(
     assert isolated.stray.accesses == 0
     assert isolated.facts is not None
     assert isolated.facts.stray == isolated.stray
-    same = {"rates": {}, "settings": {}, "stray": None, "spans": ()}
+    same = {"rates": {}, "settings": {}, "stray": None}
     assert replace(isolated.facts, **same) == replace(plain, **same)
 
 
@@ -115,7 +115,7 @@ def test_a_stretch_walked_in_parts_is_the_stretch() -> None:
             return Hands.address(self, phase, name)
 
     whole, parts = (run_once(orders(), embedded(), hands=hands) for hands in (Hands(), Parts()))
-    assert replace(whole, rates={}, spans=()) == replace(parts, rates={}, spans=())
+    assert replace(whole, rates={}) == replace(parts, rates={})
 
 
 def test_prefill_and_handoff_may_touch_their_own_arenas_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_a_run_tells_when_each_order_began_and_ended(tmp_path: Path, capfd: pyte
     ]
     assert spans[0]["start_ns"] == 0
     assert all(span["start_ns"] < span["end_ns"] for span in spans)
-    assert all(one["end_ns"] <= other["start_ns"] for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one["end_ns"] <= other["start_ns"] for one, other in pairwise(spans))
 
 
 def test_without_handoff_there_is_no_span_of_a_copy(capfd: pytest.CaptureFixture[str]) -> None:
