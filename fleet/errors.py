@@ -38,8 +38,10 @@ class Fault:
     vx_code: str | None = None
 
     def __str__(self) -> str:
+        """One line of printable characters, whatever the input held: a terminal shows it as it is."""
         where = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
-        return " ".join(part for part in (f"{where}:" if not self.line else where, self.field, self.message) if part)
+        told = " ".join(part for part in (f"{where}:" if not self.line else where, self.field, self.message) if part)
+        return told if told.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in told)
 
 
 class KvWaybillError(Exception):

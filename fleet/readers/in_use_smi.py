@@ -50,7 +50,10 @@ def read_smi(text: str, source: str) -> InUse:
 def _cells(line: str) -> list[str]:
     if len(line) > 10_000:
         return []
-    return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True))]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
+    except csv.Error:
+        return []
 
 
 def _header(line: str, source: str, number: int) -> list[str]:

@@ -20,6 +20,8 @@ from scenarios.simulation.traffic import PICOSECONDS, Traffic
 
 Document = dict[str, Any]
 METRICS = ("ttft_s", "tpot_s", "e2e_s")
+MAX_SECONDS = 1_000_000_000
+"""Thirty years: a time beyond it is none that a request took."""
 LEAST = 4
 """Pairs that a score is made of, at least: two in each half."""
 
@@ -58,8 +60,8 @@ def _observation(text: str, n: int, out: dict[str, dict[int, float]]) -> str:
         value = row.get(name)
         if value is None:
             continue
-        if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-            return f"{name} {printable(repr(value))} is no time above 0"
+        if type(value) not in (int, float) or not 0 < value < MAX_SECONDS:
+            return f"{name} {printable(repr(value))} is no time above 0 and below {MAX_SECONDS:,} s"
         if number in out[name]:
             return f"{name} of request {number} is given twice"
         out[name][number] = float(value)

@@ -1,0 +1,4 @@
+vllm serve a --port "x
+y"
+vllm serve "b
+c" --kv-transfer-config x
