@@ -118,7 +118,8 @@ def dask(tasks: list[Task], address: str, program: str) -> Iterator[Answered]:
     except ImportError as error:
         words = "--engine dask needs the extra [cluster]: pip install 'kvwaybill[cluster]'"
         raise InconclusiveError(f"{words} ({error})") from error
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what goes wrong is told below, in one sentence
     try:
         client: Any = Client(address, timeout=CONNECT, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, RuntimeError) as error:

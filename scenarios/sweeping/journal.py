@@ -13,13 +13,13 @@ import json
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fleet.errors import DescriptionError
 from fleet.yaml_source import shown_path
 from scenarios.documents import canonical
 from scenarios.schemas import sha256
-from scenarios.shapes import Sink, choice, listing, number, record, table, text
+from scenarios.shapes import Sink, choice, integer, listing, number, record, table, text
 from scenarios.sweeping.cases import program
 from scenarios.sweeping.spec import Json
 
@@ -28,11 +28,19 @@ MAX_BYTES = 2**30
 MAX_LINE = 1 << 20
 _HEAD = canonical({"schema": SCHEMA}) + b"\n"
 _END = {"ended": True}
+_whole, _number = integer(-(2**63)), number(null=True)
+
+
+def _figure(value: Any, path: str, sink: Sink) -> None:
+    """A number or null; whole ones may be negative (a slack that is none)."""
+    (_whole if type(value) is int else _number)(value, path, sink)
+
+
 _ANSWER = record(
     {
         "verdict": choice("admitted", "refused", "unverified"),
         "reasons": listing(record({"code": text(64), "severity": text(16), "message": text(100_000)}), most=64),
-        "figures": table(number(null=True), most=64, null=True),
+        "figures": table(_figure, most=64, null=True),
         "lower_bounds": listing(text(64), most=64),
     }
 )

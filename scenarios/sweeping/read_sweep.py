@@ -100,7 +100,7 @@ class _Reader:
         value = data.get("question")
         if "question" not in data:
             self.fault((), "question is missing; write question: simulate, or question: admit")
-        elif value not in METRICS:
+        elif not isinstance(value, str) or value not in METRICS:
             near = nearest(str(value), METRICS)
             self.fault(("question",), f"{printable(repr(value))} is none of {', '.join(METRICS)}{near}")
         return "admit" if value == "admit" else "simulate"

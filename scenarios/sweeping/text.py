@@ -126,7 +126,7 @@ def _best(document: Json, paint: Paint) -> list[str]:
 def _best_words(document: Json, found: Json, rows: dict[int, Json], common: Json) -> str:
     unknown = found["smaller_unknown"]
     if found["case"] is None:
-        return f"cannot be told: {unknown} {plural(unknown, 'case')} unverified" if unknown else "none"
+        return f"none is known to; {unknown} {plural(unknown, 'case')} cannot be told" if unknown else "none"
     row = rows[found["case"]]
     cost = "" if row["cost_per_hour"] is None else f", {row['cost_per_hour']:,.6g} an hour"
     figures = ", ".join(f"{m.name} {_told(row, m)}" for m in _metrics(document) if m.name != "devices")
