@@ -23,12 +23,12 @@ Document = dict[str, Any]
 _LIMITS = {
     "pairs": (
         "alike: pairs that a proven swap of like parts of the fleet turns into the one that is named.",
-        "tokens a second and device: both phases busy all the time, nothing waits: an upper bound.",
+        "tokens a second and device: both phases busy all the time, nothing waits: an upper bound, unscored.",
     ),
     "pools": (
         "A pool's handoff is that of its worst pair of workers, alone on its way; of each size and kind of card the"
         " pools are told that no other one beats. Where proven is false, another may lie between bound and figure.",
-        "tokens a second and device: every worker busy all the time, nothing waits: an upper bound.",
+        "tokens a second and device: every worker busy all the time, nothing waits: an upper bound, unscored.",
     ),
 }
 MOST_OTHERS = 5
@@ -58,7 +58,7 @@ def place_document(placing: Placing, *, front: bool = False) -> Document:
         "constraints": _constraints(answer),
         "search": {
             "devices": len(question.ask.fleet.devices), "considered": answer.considered, "possible": answer.possible,
-            "exact": answer.exact, **_bound(answer.bound, question.objective, pools),
+            "exact": answer.exact, **_bound(answer.bound, question.objective),
         },
         "placements": [
             _placement(at, each, on_front[at], _lost(answer, at, each), question.objective) for at, each in shown
@@ -93,9 +93,9 @@ def _constraints(answer: Answer) -> Document:
     }
 
 
-def _bound(bound: Fraction | None, objective: str, pools: bool) -> Document:
-    """Seconds; of pools by throughput, tokens a second and device."""
-    is_rate = pools and objective == "throughput"
+def _bound(bound: Fraction | None, objective: str) -> Document:
+    """Seconds; by throughput, tokens a second and device."""
+    is_rate = objective == "throughput"
     told: Document = {"bound_s": None if is_rate else _seconds(bound)}
     return told | ({"bound_tokens_per_s_per_device": _seconds(bound)} if is_rate else {})
 
@@ -119,7 +119,7 @@ def _placement(at: int, each: Candidate, on_front: bool, lost: str | None, objec
         "pareto": on_front,
         "broken": list(each.broken),
         "proven": each.proven,
-        **_bound(each.bound, objective, each.alike is None),
+        **_bound(each.bound, objective),
         "why_not_first": lost,
     }
 

@@ -30,6 +30,7 @@ _OBJECTIVES = {
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 _TIMES = {"handoff": "handoff", "ttft": "TTFT", "tpot": "TPOT"}
 MOST_CHANGES = 5
+MOST_BROKEN = 3
 
 
 def place_text(document: Document, *, color: bool = False, width: int | None = None) -> str:
@@ -53,9 +54,9 @@ def _heading(document: Document, paint: Paint) -> list[str]:
     considered, possible = search["considered"], search["possible"]
     what = plural(considered, "pair") if document["kind"] == "pairs" else f"{plural(considered, 'size')} of pools"
     of = "" if considered == possible else f" of {possible:,}"
-    proof = "exact" if search["exact"] else "not all proven"
+    proof = "exact" if search["exact"] else "not all looked at"
     if not search["exact"] and search["bound_s"] is not None and document["kind"] == "pairs":
-        proof = f"not all looked at: none of the others takes less than {time_words(search['bound_s'])}"
+        proof = f"not all looked at: none of the others takes less than {time_words(search['bound_s'])}, unscored"
     if not search["exact"] and document["kind"] == "pools" and document["placements"]:
         best = _bound_words(search)
         proof += f": none has {best}" if best else ", but none is better than the first"
@@ -68,7 +69,10 @@ def _heading(document: Document, paint: Paint) -> list[str]:
 
 
 def _routing(document: Document) -> str:
-    words = {"any": ", of the worst pair of workers", "nearest": ", each decode worker served by its nearest"}
+    words = {
+        "any": "; every prefill worker may serve every decode worker",
+        "nearest": "; each decode worker is served by its nearest prefill worker",
+    }
     return words.get(document.get("routing", ""), "")
 
 
@@ -105,15 +109,21 @@ def _marks(row: Document) -> str:
     """Short remarks: on the Pareto front, over a host, not proven best of its sizes."""
     told = ["pareto"] if row["pareto"] else []
     told += ["staged"] if row["staged"] else []
+    told += [f"breaks {_few(row['broken'])}"] if row["broken"] else []
     told += [] if row["proven"] else [f"not proven: none has {_bound_words(row) or 'fewer broken preferences'}"]
     return ", ".join(told)
+
+
+def _few(words: Sequence[str]) -> str:
+    more = f" and {len(words) - MOST_BROKEN} more" if len(words) > MOST_BROKEN else ""
+    return safe(", ".join(words[:MOST_BROKEN])) + more
 
 
 def _bound_words(part: Document) -> str | None:
     """`less than 12 us`, or `more than 31 tokens/s/device`; None where no bound is told."""
     if (rate := part.get("bound_tokens_per_s_per_device")) is not None:
-        return f"more than {_number(rate)} tokens/s/device"
-    return None if part["bound_s"] is None else f"less than {time_words(part['bound_s'])}"
+        return f"more than {_number(rate)} tokens/s/device, unscored"
+    return None if part["bound_s"] is None else f"less than {time_words(part['bound_s'])}, unscored"
 
 
 def _reasons_why(document: Document, paint: Paint) -> list[str]:
@@ -174,10 +184,10 @@ def _number(value: float | None) -> str:
 
 
 def _workers(workers: Sequence[Sequence[str]]) -> str:
-    """Workers of one device in one list; of several devices each for itself, with how many there are."""
+    """Workers of one device in one list; of several devices each in brackets."""
     if all(len(worker) == 1 for worker in workers):
         return safe(short_ids([worker[0] for worker in workers]))
-    return safe(" | ".join(short_ids(worker) for worker in workers))
+    return safe(" ".join(f"[{short_ids(worker)}]" for worker in workers))
 
 
 def short_ids(names: Sequence[str]) -> str:

@@ -43,7 +43,13 @@ class Asked:
     batches: str | None = None
     max_devices: int | None = None
     routing: str | None = None
-    top: int = 5
+    top: int | None = None
+    pareto: bool = False
+
+    @property
+    def most_told(self) -> int:
+        """How many placements are told: five, or the whole Pareto set, where nobody says."""
+        return self.top if self.top is not None else MOST_COUNT if self.pareto else 5
 
     @property
     def of_pools(self) -> bool:
@@ -89,7 +95,7 @@ def _question(prepared: Prepared, asked: Asked) -> Question:
         words = f"cost needs --price SKU=AMOUNT, an hour of a card ({', '.join(skus) or 'the fleet names no card'})"
         faults.append(_fault("--objective", words))
     constraints = _constraints(asked, fleet, faults)
-    if not 1 <= asked.top <= MOST_COUNT:
+    if not 1 <= asked.most_told <= MOST_COUNT:
         faults.append(_fault("--top", f"{asked.top} is out of range; use 1 to {MOST_COUNT}"))
     sizes: dict[str, Any] = {
         name: _counts(name, getattr(asked, name), faults, default)
@@ -105,7 +111,8 @@ def _question(prepared: Prepared, asked: Asked) -> Question:
     if faults:
         raise DescriptionError(faults)
     common: dict[str, Any] = {
-        "ask": prepared.ask, "objective": objective, "constraints": constraints, "prices": prices, "top": asked.top,
+        "ask": prepared.ask, "objective": objective, "constraints": constraints, "prices": prices,
+        "top": asked.most_told,
     }  # fmt: skip
     if not asked.of_pools:
         return Question(**common)

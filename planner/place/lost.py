@@ -40,11 +40,19 @@ def _worse(
     if name == "cost":
         return f"costs {float(mine):.4g} an hour against {float(best):.4g}"
     if name == "throughput":
-        return f"{float(-mine):.4g} tokens a second and device against {float(-best):.4g}"
+        return f"{float(-mine):.4g} tokens a second and device against {float(-best):.4g}, unscored"
     times = f"{_seconds(mine)} against {_seconds(best)}"
     ratio = "" if not best else f"{float(mine / best):.3g} times as long: "
     over = ", over host memory" if other.staged and not first.staged else ""
-    return f"{_NAMES[name]} {ratio}{times}{over}"
+    return f"{_NAMES[name]} {ratio}{times}{over}, {_standing(name, other, first)}"
+
+
+def _standing(name: str, other: Candidate, first: Candidate) -> str:
+    """The stated error of both times; `unscored` where either has none."""
+    held = [getattr(each.figures, name) for each in (other, first)]
+    errors = [None if time is None else time.error for time in held]
+    known = [error for error in errors if error is not None]
+    return f"within {float(max(known) * 100):g} %" if len(known) == len(errors) else "unscored"
 
 
 def _seconds(value: Fraction | int) -> str:

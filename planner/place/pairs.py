@@ -13,6 +13,7 @@ from itertools import product
 
 from fleet.errors import DescriptionError, Fault
 from fleet.machine import Fleet
+from fleet.placement import PHASES
 from planner.admit import Admission, Ask
 from planner.place.candidate import (
     Candidate,
@@ -23,20 +24,18 @@ from planner.place.candidate import (
     ranked,
     times_of,
     tokens_per_second,
-    value_of,
 )
 from planner.place.classes import Listing, PairClass, classes_of
 from planner.place.constraints import COMMAND_LINE, Constraints, contradictions
+from planner.place.floors import Floors, Key, bound_of, key_of
 from planner.place.screen import Screen, told
+from planner.placement_time import answers
+from planner.times import NOTHING, Time, scaled, total
 
-_NO_BOUND = 2**63
-"""More bytes per second than a fleet can state."""
 MOST_WORK = 4_000_000
 """Classes times nodes that are searched at most: a way over a large fleet costs more than one over a small one."""
 FEW_CLASSES = 32
 """Classes that are screened without a look at bounds."""
-MOST_TIMED = 256
-"""Classes whose TTFT and TPOT are reckoned though the objective does not ask for them: they are in the Pareto set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,16 +83,17 @@ class PairSearch:
         self.classes = classes_of(question.ask.fleet)
         self.screen = Screen(question.ask, classes=self.classes)
         self.names = self.classes.symmetry.names
+        self._phases: dict[tuple[str, int], Time] = {}
         self._complete = True
 
     def run(self) -> Answer:
-        """The answer, times of all candidates included where there are few."""
+        """The answer, times of all candidates included."""
         question = self.question
         left = self._left(question.constraints)
         if not left:
             raise self._nothing_left()
         chosen, bound, exact = self._chosen(left)
-        found = [self._timed(each) for each in chosen] if self._wants_times(len(chosen)) else chosen
+        found = [self._timed(each) for each in chosen]
         admitted = ranked((each for each in found if each.verdict == "admitted"), question.objective)
         others = tuple(each for each in found if each.verdict != "admitted")
         count = len(self.names)
@@ -117,14 +117,16 @@ class PairSearch:
 
     def shown(self, candidate: Candidate) -> Candidate:
         """A pair with its times, admitted once more."""
-        return self._timed(candidate)
+        if candidate.verdict != "admitted":
+            return candidate
+        times, found = times_of(self.admission(candidate)), self._timed(candidate)
+        if times is None or (times.ttft, times.tpot) != (found.figures.ttft, found.figures.tpot):
+            raise RuntimeError(f"the times of {_ends(candidate)} are not those of its admission")
+        return found
 
     @property
     def _is_timed(self) -> bool:
         return self.question.objective in ("ttft", "throughput")
-
-    def _wants_times(self, count: int) -> bool:
-        return self._is_timed or count <= MOST_TIMED
 
     def _left(self, constraints: Constraints) -> Sequence[PairClass]:
         """The classes that keep to what is required."""
@@ -175,31 +177,43 @@ class PairSearch:
 
         `top`: only so many are wanted, so that the search may end as soon as nothing left can be among them.
         """
-        floors = _Floors(self.screen, self.question) if len(left) > FEW_CLASSES or not self._complete else None
         most = most_classes(self.question.ask.fleet)
         few = len(left) <= most and self._complete
-        if floors is None or (few and (top is None or not floors.known)):
+        small = len(left) <= FEW_CLASSES and self._complete
+        if small or (few and top is None) or self.question.ask.model.unknown:
             return [self._candidate(each) for each in left], None, True
+        objective = self.question.objective
+        floors = Floors(self.screen, objective, self.question.prices, self._phase, self._count_broken)
         wanted = self.question.top if top is None else top
-        order = sorted((-floors.rate(*self._pair(each)), at) for at, each in enumerate(left))
         found: list[Candidate] = []
-        good: list[Fraction | int] = []
-        for number, (rate, at) in enumerate(order):
-            floor = floors.seconds(-rate)
+        good: list[Key] = []
+        for number, (floor, at) in enumerate(floors.order([self._pair(each) for each in left])):
             if len(good) >= wanted and good[wanted - 1] <= floor:
                 break
             if number >= most:
-                least = floor if self._complete else floors.seconds(floors.fastest)
-                return found, least if floors.known else None, False
+                return found, bound_of(objective, floor if self._complete else floors.least(self.names)), False
             candidate = self._candidate(left[at])
             found.append(candidate)
-            value = value_of(candidate, self.question.objective)
-            if candidate.verdict == "admitted" and value is not None and floors.known:
-                good = sorted([*good, value])[:wanted]
+            if candidate.verdict == "admitted":
+                good = sorted([*good, key_of(self._timed(candidate) if self._is_timed else candidate, objective)])[
+                    :wanted
+                ]
         if self._complete:
             return found, None, True
-        floor = floors.seconds(floors.fastest)
-        return found, floor if floors.known else None, len(good) >= wanted and good[wanted - 1] <= floor
+        least = floors.least(self.names)
+        return found, bound_of(objective, least), len(good) >= wanted and good[wanted - 1] <= least
+
+    def _count_broken(self, prefill: str, decode: str) -> int:
+        return len(self.classes.near.broken(self.question.constraints, (prefill, decode))) if self._prefers else 0
+
+    def _phase(self, phase: str, name: str, *, names_it: bool = False) -> Time:
+        """The time of a phase on a device; of all that are alike once. `names_it`: what is unpriced is the device's."""
+        symmetry = self.classes.symmetry
+        key = (phase, symmetry.like[symmetry.number[name]])
+        if key not in self._phases:
+            self._phases[key] = self.screen.worker_time(phase, symmetry.names[key[1]])
+        found = self._phases[key]
+        return self.screen.worker_time(phase, name) if names_it and found.seconds is None else found
 
     def _candidate(self, each: PairClass) -> Candidate:
         prefill, decode = self._pair(each)
@@ -223,16 +237,15 @@ class PairSearch:
         """The same with TTFT, TPOT and throughput, where it is admitted."""
         if candidate.verdict != "admitted":
             return candidate
-        answer = self.admission(candidate)
-        times = times_of(answer)
-        assert times is not None
-        assert answer.workload is not None
-        rate = tokens_per_second(
-            times.prefill, times.decode, (1, 1), answer.workload.batch, answer.workload.decode_passes
-        )
+        ends = zip(PHASES, _ends(candidate), strict=True)
+        first, steps = (self._phase(*end, names_it=True) for end in ends)
+        handoff, workload = candidate.figures.handoff, self.screen.workload
+        passes = workload.decode_passes
+        rate = tokens_per_second(first, steps, (1, 1), workload.batch, passes)
         figures = replace(
-            candidate.figures, ttft=times.ttft, tpot=times.tpot, throughput=None if rate is None else rate / 2
-        )
+            candidate.figures, ttft=total((first, handoff or NOTHING)) if answers(workload) else None,
+            tpot=scaled(steps, Fraction(1, passes)) if passes else None, throughput=None if rate is None else rate / 2,
+        )  # fmt: skip
         return replace(candidate, figures=figures)
 
 
@@ -244,39 +257,3 @@ def most_classes(fleet: Fleet) -> int:
     """Classes that are all screened; of more, those first whose lower bound is least."""
     nodes = len(fleet.devices) + len(fleet.hosts) + len(fleet.switches) + len(fleet.nics)
     return max(500, MOST_WORK // max(1, nodes))
-
-
-class _Floors:
-    """Below what a pair cannot be, from each device's own links: all bytes leave over one of them and come in over one.
-
-    `known` is False for objectives without such a bound, and where preferences go first.
-    """
-
-    def __init__(self, screen: Screen, question: Question) -> None:
-        self.known = question.objective in ("handoff", "ttft") and not (
-            question.constraints.preferred or question.constraints.avoided
-        )
-        self.nbytes = screen.handoff_bytes
-        self._out: dict[str, int] = {}
-        self._into: dict[str, int] = {}
-        for link in question.ask.fleet.links:
-            rates = [q.value for q in (link.bandwidth.declared, link.bandwidth.observed) if q is not None]
-            for rate in rates:  # what goes over a link without a rate is unpriced
-                self._out[link.src] = max(self._out.get(link.src, 0), rate)
-                self._into[link.dst] = max(self._into.get(link.dst, 0), rate)
-
-    def rate(self, prefill: str, decode: str) -> int:
-        """Bytes per second that the pair cannot exceed; `_NO_BOUND` where nothing is known."""
-        if not self.known:
-            return _NO_BOUND
-        return min(self._out.get(prefill, _NO_BOUND), self._into.get(decode, _NO_BOUND))
-
-    @property
-    def fastest(self) -> int:
-        """What no pair at all exceeds."""
-        ends = (max(rates.values(), default=_NO_BOUND) for rates in (self._out, self._into))
-        return min(ends) if self.known else _NO_BOUND
-
-    def seconds(self, rate: int) -> Fraction:
-        """The least time at that rate."""
-        return Fraction(0) if rate == _NO_BOUND else Fraction(self.nbytes, rate)

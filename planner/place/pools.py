@@ -119,7 +119,7 @@ class PoolSearch:
             raise self._nothing_left()
         admitted = ranked((each for each in found if each.verdict == "admitted"), question.objective)
         others = tuple(each for each in found if each.verdict != "admitted")
-        exact = bool(admitted) and not self._open and all(each.proven for each in admitted)
+        exact = not self._open and all(each.proven for each in admitted)
         return Answer(
             question=question, admitted=tuple(admitted), others=others, considered=len(listed) * len(question.batches),
             possible=question.combinations, exact=exact, bound=self._bound(admitted),
@@ -136,8 +136,9 @@ class PoolSearch:
         least = min(sizes.devices for sizes in question.sizes())
         limit = f"the fleet has {most}"
         if most < len(self.names):
-            words = ", ".join(question.constraints.words) if count == most else "--max-devices"
-            limit = f"{words} leaves {most}"
+            gone = [word for word in question.constraints.words if not word.startswith("--require")]
+            words = " and ".join(gone) if count == most else "--max-devices"
+            limit = f"{words} {'leave' if ' and ' in words else 'leaves'} {most}"
         words = f"the smallest pool of these takes {least} devices, and {limit}; ask for fewer workers or ranks"
         raise DescriptionError.at(COMMAND_LINE, "", words)
 

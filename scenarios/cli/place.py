@@ -58,7 +58,9 @@ Routing = Annotated[
         "--routing", metavar="R", help="any (default): any prefill worker serves any decode worker; or nearest."
     ),
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", help="How many placements are told.")]
+Top = Annotated[
+    int | None, typer.Option("--top", metavar="N", help="How many placements are told; default: 5, of --pareto all.")
+]
 Pareto = Annotated[
     bool, typer.Option("--pareto", help="Only those that no other one beats in one figure and equals in the rest.")
 ]
@@ -117,7 +119,7 @@ def register(app: typer.Typer) -> None:
         batch: Batch = None,
         max_devices: MaxDevices = None,
         routing: Routing = None,
-        top: Top = 5,
+        top: Top = None,
         pareto: Pareto = False,
         output: FormatOption = Format.text,
     ) -> int:
@@ -151,7 +153,7 @@ def register(app: typer.Typer) -> None:
             objective=objective or (), require=require or (), prefer=prefer or (), exclude=exclude or (),
             avoid=avoid or (), prefill=prefill, decode=decode, prices=price or (), prefill_workers=prefill_workers,
             decode_workers=decode_workers, prefill_tp=prefill_tp, decode_tp=decode_tp, batches=batch,
-            max_devices=max_devices, routing=routing, top=top,
+            max_devices=max_devices, routing=routing, top=top, pareto=pareto,
         )  # fmt: skip
         document = place_document(placing_of(scenario, words, asked), front=pareto)
         for warning in document["warnings"]:

@@ -19,7 +19,9 @@ from planner.admit import admit
 from planner.place.candidate import OBJECTIVES, Candidate, Objective, seconds_of, times_of, value_of
 from planner.place.classes import classes_of
 from planner.place.constraints import Constraints
+from planner.place.floors import bound_of, key_of
 from planner.place.front import Keeping
+from planner.place.pairs import PairSearch, Question
 from planner.place.pools import PoolQuestion, PoolSearch
 from planner.place.screen import Screen
 from tests.planner.fleets import known
@@ -246,6 +248,41 @@ def test_a_search_that_ends_early_tells_a_bound_between_which_and_its_pool_the_b
     bound = first.bound if objective != "throughput" or first.bound is None else -first.bound
     assert answer.bound == first.bound
     assert values(first, objective) == best if first.proven else (False, bound) <= best <= values(first, objective)
+
+
+@given(
+    fleet=small_fleets(), most=st.integers(0, 40), top=st.integers(1, 3), objective=st.sampled_from(list(OBJECTIVES)),
+    rules=st.sampled_from([{}, {"preferred": ("spread",)}, {"avoided": frozenset({"n0/gpu:0"})}]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_pairs_in_the_order_of_their_bounds_are_the_best_ones_or_the_bound_is_told(
+    fleet: Fleet, most: int, top: int, objective: Objective, rules: dict[str, Any]
+) -> None:
+    if len(fleet.devices) < 2:
+        return
+    question = Question(
+        ask=ask_of(rated_devices(fleet, [2, 1, 3])), objective=objective, top=top, constraints=Constraints(**rules),
+        prices={"a": Fraction(3), "b": Fraction(1)},
+    )  # fmt: skip
+    whole = PairSearch(question).run()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("planner.place.pairs.FEW_CLASSES", 0)
+        patched.setattr("planner.place.pairs.most_classes", lambda fleet: most)
+        some, best = PairSearch(question).run(), PairSearch(question).best()
+    wanted = [key_of(each, objective) for each in whole.admitted]
+    found = [key_of(each, objective) for each in some.admitted]
+    if some.exact:
+        assert found[:top] == wanted[:top]
+        assert (best is not None) == bool(wanted)
+        if best is not None and most >= len(fleet.devices) ** 2:
+            assert key_of(best, objective) == wanted[0]
+    elif some.bound is not None and wanted:
+        left = [bound_of(objective, key) for key in wanted if key[0] == wanted[0][0] and key not in found]
+        known_ones = [value for value in left if value is not None]
+        if objective == "throughput":
+            assert all(some.bound >= value for value in known_ones)
+        elif objective in ("handoff", "ttft") and not rules:
+            assert all(some.bound <= value for value in known_ones)
 
 
 def question_of(fleet: Fleet, counts: tuple[int, int], ranks: tuple[int, int], *, nearest: bool, **more: Any) -> Any:
