@@ -6,8 +6,7 @@ devices and degrees one after another in a stated order. Nothing is told from he
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -23,21 +22,46 @@ from planner.shared_memory import shared_memories
 _STEP = 10_000
 """A suggested utilization has four decimals."""
 _BY_PREFERENCE = ("decode", "prefill")
-MOST_DEVICES = 64
-"""Devices tried in place of one: a whole fleet is `place`'s affair."""
+ADMITTED: Goal = frozenset({"admitted"})
 SHORT = ("EXCEEDS_BUDGET", "EXCEEDS_FREE", "EXCEEDS_CAPACITY", "EXCEEDS_SHARED_MEMORY")
 """Codes of reasons that say that bytes are missing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """One change and the request that results. `document` is {flag | field, from, to} for the plan."""
+    """One change and the request that results. `document` is {flag | field, from, to} for the plan.
+
+    `leaves`: the verdict of that request; `unverified` where nothing is short any more and a figure stays unknown that
+    no field could state.
+    """
 
     document: dict[str, Any]
     ask: Ask
+    leaves: str = "admitted"
 
 
-Source = Callable[[Admission], Iterator[Change]]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Changes of one dimension, the smallest first. `searched` says in words where not all were looked at; `more`
+    are mended too, and not told.
+    """
+
+    changes: tuple[Change, ...] = ()
+    searched: str = ""
+    more: int = 0
+
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self.changes)
+
+
+Source = Callable[[Admission], Iterable[Change]]
+Goal = frozenset[str]
+"""Verdicts that mend a refusal."""
+
+
+def parts_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The changes that belong together in one document, each by itself."""
+    return [{name: value for name, value in document.items() if name != "and"}, *document.get("and", [])]
 
 
 def joined(changes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -47,10 +71,27 @@ def joined(changes: list[dict[str, Any]]) -> dict[str, Any]:
 
 def is_admitted(ask: Ask) -> bool:
     """The verdict; a request that cannot be meant (a type that a layout does not hold) is not admitted."""
+    return is_mended(ask, ADMITTED)
+
+
+def is_mended(ask: Ask, goal: Goal) -> bool:
+    """Whether a request has one of these verdicts; one that cannot be meant has none."""
     try:
-        return admit(ask).verdict == "admitted"
+        return admit(ask).verdict in goal
     except DescriptionError:
         return False
+
+
+def accepted(admission: Admission) -> Goal:
+    """What mends a refusal: an admission. Beside an unknown, which no change makes known, that nothing is short."""
+    return ADMITTED | {"unverified"} if is_beside_unknown(admission) else ADMITTED
+
+
+def is_beside_unknown(admission: Admission) -> bool:
+    """Whether a figure that the verdict needs is unknown; a refusal may tell only what is short whatever it is."""
+    fleet, names = admission.ask.fleet, {*admission.ask.placement.devices}
+    held = (d for d in fleet.devices if d.id in names)
+    return any(r.severity == "unknown" for r in admission.reasons) or any(d.in_use is None for d in held)
 
 
 def utilization(admission: Admission) -> Iterator[Change]:
@@ -100,7 +141,7 @@ def context(admission: Admission) -> Iterator[Change]:
         request = replace(ask.request, positions=count)
         return replace(ask, request=with_passes(request, workload, min(workload.passes, count))[0])
 
-    best = _largest(least, workload.positions - 1, with_positions)
+    best = _largest(least, workload.positions - 1, with_positions, accepted(admission))
     if best is None:
         return
     changes: list[dict[str, Any]] = [{"flag": "--positions", "from": workload.positions, "to": best}]
@@ -117,7 +158,7 @@ def sequences(admission: Admission) -> Iterator[Change]:
     ask, workload = admission.ask, admission.workload
     if workload is None or workload.batch == 1:
         return
-    best = _largest(1, workload.batch - 1, lambda count: with_batch(ask, count))
+    best = _largest(1, workload.batch - 1, lambda count: with_batch(ask, count), accepted(admission))
     if best is not None:
         yield Change(document={"flag": "--batch", "from": workload.batch, "to": best}, ask=with_batch(ask, best))
 
@@ -138,7 +179,7 @@ def passes(admission: Admission) -> Iterator[Change]:
     def with_count(count: int) -> Ask:
         return replace(ask, request=with_passes(ask.request, workload, count)[0])
 
-    best = _largest(workload.prompt_tokens + 1, workload.passes - 1, with_count)
+    best = _largest(workload.prompt_tokens + 1, workload.passes - 1, with_count, accepted(admission))
     if best is not None:
         request, flag, before, after = with_passes(ask.request, workload, best)
         yield Change(document={"flag": flag, "from": before, "to": after}, ask=replace(ask, request=request))
@@ -156,19 +197,19 @@ def prompt(admission: Admission) -> Iterator[Change]:
     def with_prompt(count: int) -> Ask:
         return replace(ask, request=replace(request, prompt_tokens=count))
 
-    best = _largest(1, workload.prompt_tokens - 1, with_prompt)
+    best = _largest(1, workload.prompt_tokens - 1, with_prompt, accepted(admission))
     if best is not None:
         document = {"flag": "--prompt-tokens", "from": workload.prompt_tokens, "to": best}
         yield Change(document=document, ask=with_prompt(best))
 
 
-def _largest(low: int, high: int, ask_for: Callable[[int], Ask]) -> int | None:
-    """The largest value in [low, high] that is admitted; memory only grows with it, so bisection is exact."""
-    if low > high or not is_admitted(ask_for(low)):
+def _largest(low: int, high: int, ask_for: Callable[[int], Ask], goal: Goal) -> int | None:
+    """The largest value in [low, high] that mends; memory only grows with it, so bisection is exact."""
+    if low > high or not is_mended(ask_for(low), goal):
         return None
     while low < high:
         middle = (low + high + 1) // 2
-        if is_admitted(ask_for(middle)):
+        if is_mended(ask_for(middle), goal):
             low = middle
         else:
             high = middle - 1
@@ -194,7 +235,7 @@ def _types(admission: Admission, field: str, now: str | None) -> Iterator[Change
     for name in sorted(narrower, key=lambda each: -DTYPE_BYTES[each]):
         typed: dict[str, Any] = {field: name}
         ask = replace(admission.ask, request=replace(admission.ask.request, **typed))
-        if is_admitted(ask):
+        if is_mended(ask, accepted(admission)):
             document = {"flag": f"--{field.replace('_', '-')}", "from": now, "to": name}
             yield Change(document=document, ask=ask)
             return
@@ -212,55 +253,6 @@ def roles(admission: Admission) -> Iterator[Change]:
         for phase in _BY_PREFERENCE
     ]
     yield Change(document=joined(flags), ask=replace(ask, placement=swapped))
-
-
-def devices(admission: Admission) -> Iterator[Change]:
-    """Another device for one phase, or for one rank of a worker: the request stays split."""
-    placed = admission.ask.placement
-    if placed.is_oracle:
-        return
-    others = [d.id for d in admission.ask.fleet.devices if d.id not in placed.devices]
-    for phase in _BY_PREFERENCE:
-        ranks = placed.ranks(phase)
-        if _short_alone(admission) - set(ranks):
-            continue  # a device of the other phase is short whatever this one is
-        for number, name in itertools.product(_ranks_short(admission, phase), others[:MOST_DEVICES]):
-            yield _moved(admission, phase, ",".join((*ranks[:number], name, *ranks[number + 1 :])))
-
-
-def _short_alone(admission: Admission) -> set[str | None]:
-    """Devices that are short by themselves, not for what lies in one memory with them."""
-    return {r.device for r in admission.reasons if r.code in SHORT and r.code != "EXCEEDS_SHARED_MEMORY"}
-
-
-def _ranks_short(admission: Admission, phase: str) -> list[int]:
-    """The only rank of a single device; of a worker those that are short."""
-    ranks = admission.ask.placement.ranks(phase)
-    if len(ranks) == 1:
-        return [0]
-    short = {reason.device for reason in admission.reasons if reason.code in SHORT}
-    return [number for number, name in enumerate(ranks) if name in short]
-
-
-def one_device(admission: Admission) -> Iterator[Change]:
-    """Both phases on one device: it needs no peer, but it is no split any more."""
-    placed = admission.ask.placement
-    if placed.is_split:
-        return
-    if not placed.is_oracle:
-        yield _moved(admission, "decode", placed.prefill)
-        yield _moved(admission, "prefill", placed.decode)
-        return
-    for name in [d.id for d in admission.ask.fleet.devices if d.id != placed.prefill][:MOST_DEVICES]:
-        yield from (_moved(admission, phase, name) for phase in _BY_PREFERENCE)
-
-
-def _moved(admission: Admission, phase: str, name: str) -> Change:
-    placed = admission.ask.placement
-    changed: dict[str, Any] = {phase: name}
-    placement = replace(placed, **changed)
-    document = {"flag": f"--{phase}", "from": getattr(placed, phase), "to": name}
-    return Change(document=document, ask=replace(admission.ask, placement=placement))
 
 
 def phases_short(admission: Admission) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.host_return import assume_host_return
-from fleet.machine import Device, Figure, Fleet, Link, Quantity
+from fleet.machine import Device, Figure, Fleet, Link, PeerAccess, Quantity
 from planner.admit import Admission, cache_bytes, terms_of
 from planner.counterfactual import Change, joined
 from planner.ledger_bounds import least_capacity
@@ -135,9 +135,7 @@ def peer_access(admission: Admission) -> Iterator[Change]:
     if admission.prediction is None or not admission.prediction.routed.staged or ask.fleet.format or placed.is_split:
         return
     src, dst = placed.prefill, placed.decode
-    links = tuple(
-        replace(link, peer_access="direct") if (link.src, link.dst) == (src, dst) else link for link in ask.fleet.links
-    )
+    links = _with_peer(ask.fleet, src, dst, "direct").links
     if links != ask.fleet.links:
         document: dict[str, Any] = {"field": f"links[{src}->{dst}].peer_access", "from": "staged", "to": "direct"}
     else:
@@ -149,24 +147,36 @@ def peer_access(admission: Admission) -> Iterator[Change]:
 
 def unknowns(admission: Admission) -> Iterator[Change]:
     """State what is unknown: the capacity that is needed, that nobody holds any of a device, or that peer copies are
-    staged (which is always possible).
+    staged (which is always possible), or direct. Each part is marked `unknown`: it holds if it is true, and is no
+    matter of choice.
     """
     ask = admission.ask
     capacity = least_capacities(admission, ("CAPACITY_UNKNOWN",))
     if capacity:
-        changes = [{"field": f, "from": None, "to": f"{to} B"} for f, to in sorted(capacity.items())]
+        changes = [
+            {"field": f, "from": None, "to": f"{to} B", "unknown": True} for f, to in sorted(capacity.items())
+        ]  # fmt: skip
         yield Change(document=joined(changes), ask=replace(ask, fleet=_with_capacities(ask.fleet, capacity)))
     held = [reason.device for reason in admission.reasons if reason.code == "IN_USE_UNKNOWN" and reason.device]
     if held:
         idle = tuple(replace(d, in_use=0) if d.id in held else d for d in ask.fleet.devices)
-        document = {"flag": "--in-use", "from": None, "to": f"a text that says 0 B of {' and '.join(sorted(held))}"}
+        words = f"a text that says 0 B of {' and '.join(sorted(held))}"
+        document = {"flag": "--in-use", "from": None, "to": words, "unknown": True}
         yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, devices=idle, digest="")))
-    for reason in admission.reasons:
-        if reason.code == "PEER_ACCESS_UNKNOWN" and reason.edge is not None:
-            src, dst = reason.edge
-            links = tuple(
-                replace(link, peer_access="staged") if (link.src, link.dst) == (src, dst) else link
-                for link in ask.fleet.links
-            )
-            document = {"field": f"links[{src}->{dst}].peer_access", "from": "unknown", "to": "staged"}
-            yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, links=links, digest="")))
+    edges = [r.edge for r in admission.reasons if r.code == "PEER_ACCESS_UNKNOWN" and r.edge is not None]
+    for src, dst in edges:
+        for peer in _PEERS:
+            document = {
+                "field": f"links[{src}->{dst}].peer_access", "from": "unknown", "to": peer, "unknown": True
+            }  # fmt: skip
+            yield Change(document=document, ask=replace(ask, fleet=_with_peer(ask.fleet, src, dst, peer)))
+
+
+_PEERS: tuple[PeerAccess, ...] = ("staged", "direct")
+
+
+def _with_peer(fleet: Fleet, src: str, dst: str, peer: PeerAccess) -> Fleet:
+    links = tuple(
+        replace(link, peer_access=peer) if (link.src, link.dst) == (src, dst) else link for link in fleet.links
+    )
+    return replace(fleet, links=links, digest="")

@@ -6,15 +6,16 @@ needs, fewer sequences, fewer passes, another device, narrower types, more ranks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import counterfactual as request
 from planner import counterfactual_fleet as fleet
 from planner.admit import Admission, admit
-from planner.counterfactual import Change, Source, is_admitted
-from planner.counterfactual_degree import degree
+from planner.counterfactual import Change, Found, Source, accepted, is_mended, joined, parts_of
+from planner.counterfactual_degree import degree, stages
+from planner.counterfactual_devices import one_device, other_devices
 
 _ROUNDS = 8
 """A repaired fleet may show a next fault; each round mends one kind."""
@@ -27,6 +28,9 @@ class Dimension:
     name: str
     changes: tuple[Change, ...]
     why_none: str
+    searched: str = ""
+    more: int = 0
+    """Changes that would do too and are not told."""
 
 
 def explain_refusal(admission: Admission) -> tuple[Admission, tuple[dict[str, Any], ...]]:
@@ -42,14 +46,9 @@ def counterfactuals(
     if admission.verdict != "refused":
         return admission, (), ()
     weighed = dimensions(admission)
-    changes = [change for dimension in weighed for change in dimension.changes] or list(_together(admission))
+    changes = [*_admitted(weighed)] or list(_together(admission))
     documents = tuple(change.document for change in changes)
-    table = tuple(
-        {"dimension": each.name, "change": each.changes[0].document, "others": len(each.changes) - 1}
-        if each.changes
-        else {"dimension": each.name, "change": None, "why": each.why_none}
-        for each in weighed
-    )
+    table = tuple(map(_row, weighed))
     if not documents:
         return admission, (), table
     reasons = tuple(
@@ -58,22 +57,41 @@ def counterfactuals(
     return replace(admission, reasons=reasons), documents, table
 
 
+def _row(dimension: Dimension) -> dict[str, Any]:
+    """The smallest change of a dimension and how many more there are, or why there is none."""
+    row: dict[str, Any] = {"dimension": dimension.name}
+    if dimension.changes:
+        others = len(dimension.changes) - 1 + dimension.more
+        row |= {"change": dimension.changes[0].document, "others": others}
+        row |= {} if dimension.changes[0].leaves == "admitted" else {"leaves": dimension.changes[0].leaves}
+    else:
+        row |= {"change": None, "why": dimension.why_none}
+    return row | ({"searched": dimension.searched} if dimension.searched else {})
+
+
 def offered(admission: Admission) -> list[Change]:
     """The changes that a refusal tells: single ones that are admitted, else changes that are admitted together."""
-    single = [change for dimension in dimensions(admission) for change in dimension.changes]
-    return single or list(_together(admission))
+    return [*_admitted(dimensions(admission))] or list(_together(admission))
+
+
+def _admitted(weighed: Iterable[Dimension]) -> Iterator[Change]:
+    """Changes that leave nothing unknown: those that need no statement of a figure beside them go first."""
+    changes = [change for each in weighed for change in each.changes if change.leaves == "admitted"]
+    yield from sorted(changes, key=lambda change: any("unknown" in part for part in parts_of(change.document)))
 
 
 def dimensions(admission: Admission) -> tuple[Dimension, ...]:
     """Every dimension, in order of preference, with the changes of it that are admitted."""
-    least = request.least_of(admission)
+    least, goal = request.least_of(admission), accepted(admission)
     found = []
     for name, source, why in _DIMENSIONS:
-        changes = tuple(change for change in source(admission) if is_admitted(change.ask))
+        listed = source(admission)
+        searched, more = (listed.searched, listed.more) if isinstance(listed, Found) else ("", 0)
+        changes = tuple(_settled(change) for change in listed if is_mended(change.ask, goal))
         if not changes and name in least:
             words, ask = least[name]
             why = f"not even with {words}: {request.why_refused(ask)}"
-        found.append(Dimension(name=name, changes=changes, why_none=why))
+        found.append(Dimension(name=name, changes=changes, why_none=why, searched=searched, more=more))
     return tuple(found)
 
 
@@ -92,16 +110,41 @@ _DIMENSIONS: tuple[tuple[str, Source, str], ...] = (
     ("new tokens", request.passes, "the cache is sized by --positions, or one decode pass is the least"),
     ("prompt", request.prompt, "it is no count beside --new-tokens that sizes the cache"),
     ("swapped roles", request.roles, "not admitted either, or the workers are divided otherwise"),
-    ("other device", request.devices, "no other device of the fleet would do for one phase alone"),
+    ("other device", other_devices, "no other device of the fleet would do for one phase alone"),
     ("KV type", request.cache_type, "it has no narrower type that is priced"),
     ("weights type", request.weights_type, "they have no narrower type that is priced"),
-    ("tensor-parallel degree", degree, "no degree that divides the model would do on devices that are free"),
+    (
+        "tensor-parallel degree",
+        degree,
+        "no degree that divides the model would do in one domain or host",
+    ),
+    ("pipeline stages", stages, "no number of stages that the layers allow would do on devices that are free"),
     ("pinned pool", fleet.pools, "the pool is not what is short, or not it alone"),
     ("capacity", fleet.capacities, "no memory is short, or it is not memory alone"),
     ("other route", _routes, "the way is not what is missing, or not it alone"),
-    ("one device for both phases", request.one_device, "no single device would hold both phases"),
+    ("one device for both phases", one_device, "no single device would hold both phases"),
 )
 """Name, where changes of it come from, and why there is none where nothing could have been asked otherwise."""
+
+
+def _settled(change: Change) -> Change:
+    """A change that leaves something unknown, with the statements beside it that would admit it, if they are true.
+
+    No statement is chosen for its convenience: a capacity is that which is needed, peer access staged, which is always
+    possible, or else direct. Where nothing can be stated (an engine's own way), the change is told as it is.
+    """
+    admission = admit(change.ask)
+    documents = parts_of(change.document)
+    for _ in range(_ROUNDS):
+        if admission.verdict == "admitted":
+            return Change(document=joined(documents), ask=admission.ask)
+        stated = ((each, admit(each.ask)) for each in fleet.unknowns(admission))
+        found = next(((each, after) for each, after in stated if after.verdict != "refused"), None)
+        if found is None:
+            break
+        documents += parts_of(found[0].document)
+        admission = found[1]
+    return replace(change, leaves="unverified")
 
 
 def _together(admission: Admission) -> Iterator[Change]:
@@ -113,8 +156,8 @@ def _together(admission: Admission) -> Iterator[Change]:
         change = next((c for source in sources for c in source(admission)), None)
         if change is None:
             return
-        documents += [{k: v for k, v in change.document.items() if k != "and"}, *change.document.get("and", [])]
+        documents += parts_of(change.document)
         admission = admit(change.ask)
         if admission.verdict == "admitted":
-            yield Change(document={**documents[0], "and": documents[1:]}, ask=change.ask)
+            yield Change(document=joined(documents), ask=change.ask)
             return
