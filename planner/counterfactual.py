@@ -197,7 +197,7 @@ def prompt(admission: Admission) -> Iterator[Change]:
     def with_prompt(count: int) -> Ask:
         return replace(ask, request=replace(request, prompt_tokens=count))
 
-    best = _largest(1, workload.prompt_tokens - 1, with_prompt, accepted(admission))
+    best = _largest(max(1, request.prefix_hit), workload.prompt_tokens - 1, with_prompt, accepted(admission))
     if best is not None:
         document = {"flag": "--prompt-tokens", "from": workload.prompt_tokens, "to": best}
         yield Change(document=document, ask=with_prompt(best))

@@ -16,6 +16,7 @@ from planner.admit import Admission, admit
 from planner.counterfactual import Change, Found, Source, accepted, is_mended, joined, parts_of
 from planner.counterfactual_degree import degree, stages
 from planner.counterfactual_devices import one_device, other_devices
+from planner.counterfactual_pairs import pairs
 
 _ROUNDS = 8
 """A repaired fleet may show a next fault; each round mends one kind."""
@@ -46,7 +47,11 @@ def counterfactuals(
     if admission.verdict != "refused":
         return admission, (), ()
     weighed = dimensions(admission)
-    changes = [*_admitted(weighed)] or list(_together(admission))
+    changes = [*_admitted(weighed)]
+    if not changes:
+        joint = _pairs(admission)
+        weighed = (*weighed, *joint)
+        changes = [*_admitted(joint), *_together(admission)]
     documents = tuple(change.document for change in changes)
     table = tuple(map(_row, weighed))
     if not documents:
@@ -71,7 +76,7 @@ def _row(dimension: Dimension) -> dict[str, Any]:
 
 def offered(admission: Admission) -> list[Change]:
     """The changes that a refusal tells: single ones that are admitted, else changes that are admitted together."""
-    return [*_admitted(dimensions(admission))] or list(_together(admission))
+    return [*_admitted(dimensions(admission))] or [*_admitted(_pairs(admission)), *_together(admission)]
 
 
 def _admitted(weighed: Iterable[Dimension]) -> Iterator[Change]:
@@ -125,6 +130,13 @@ _DIMENSIONS: tuple[tuple[str, Source, str], ...] = (
     ("one device for both phases", one_device, "no single device would hold both phases"),
 )
 """Name, where changes of it come from, and why there is none where nothing could have been asked otherwise."""
+
+
+def _pairs(admission: Admission) -> tuple[Dimension, ...]:
+    """Two dimensions changed together, where they mend what neither mends alone."""
+    return tuple(
+        Dimension(name=each.name, changes=tuple(map(_settled, each.changes)), why_none="") for each in pairs(admission)
+    )
 
 
 def _settled(change: Change) -> Change:
