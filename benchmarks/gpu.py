@@ -51,7 +51,7 @@ def by_threshold(executor: Executor, model: Any) -> dict[str, float]:
     """The graph with other bounds between a warp and a block for a pair of rows."""
     kernels: Any = executor.machine.backend.handle("gpu:0").kernels  # type: ignore[attr-defined]  # a GPU's own
     found = {}
-    for below in (0, 512, 2048, 8192, 1 << 30):
+    for below in (0, 2048, 8192, SPLIT_BELOW, 1 << 30):
         kernels.split_below = below
         found[f"split_below_{below}"] = replayed(executor, model, 1)["graph_us"]
     kernels.split_below = SPLIT_BELOW

@@ -98,7 +98,10 @@ def _path_of(backend: str, asked: str | None) -> str | None:
     if backend in LOCKABLE_BACKENDS or asked == "dispatch":
         return asked
     if asked is not None:
-        told = f"a proof on backend {backend} runs operation by operation; leave --path out"
+        told = (
+            f"a proof on backend {backend} runs operation by operation: a captured graph is replayed whole, and no sabotage"
+            " reaches into one; leave --path out (run replays graphs)"
+        )
         raise DescriptionError.at("run", "path", told)
     return "dispatch"
 

@@ -235,6 +235,11 @@ class CupyDriver:
             )
         self._check(status, f"the launch of {name}")
 
+    def starts_early(self) -> bool:
+        """See the protocol: from compute capability 9.0 on."""
+        major = self._do(self._runtime.deviceGetAttribute, _CAPABILITY_MAJOR, self.current())
+        return int(major) >= 9 and hasattr(self._cuda, "cuLaunchKernelEx")
+
     def blas(self) -> Any:
         """See the protocol."""
         from cupy_backends.cuda.libs import cublas
@@ -350,6 +355,8 @@ class _Launch(ctypes.Structure):
     ]
 
 
+_CAPABILITY_MAJOR = 75
+"""cudaDevAttrComputeCapabilityMajor."""
 _PROGRAMMATIC = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 

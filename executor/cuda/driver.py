@@ -101,6 +101,9 @@ class Driver(Protocol):
         `early`: it may start before the last kernel of the stream has ended, and waits for it by itself.
         """
 
+    def starts_early(self) -> bool:
+        """Whether the selected device can start a kernel before the last one has ended (`launch`)."""
+
     def blas(self) -> Any:
         """A cuBLAS handle of the selected device in plain f32 (no TF32), never shared."""
 

@@ -50,7 +50,7 @@ NARROWED: dict[str, str] = {
 LARGEST_HEAD = 256
 """head_dim that the attention kernel holds in registers: 8 values a lane."""
 
-SPLIT_BELOW = 8192
+SPLIT_BELOW = 12288
 """Pairs of rows below which a block shares the columns of each pair: fewer warps than that leave a card waiting."""
 
 _WAITING = ("decode_", "attention", "argmax")
@@ -96,7 +96,7 @@ class Kernels:
     ) -> None:
         self.driver, self.module, self.stream, self.fault, self.blas = driver, module, stream, fault, blas
         self.dtype = dtype
-        self.split_below, self.early = SPLIT_BELOW, False
+        self.split_below, self.early = SPLIT_BELOW, driver.starts_early()
 
     @property
     def looked(self) -> int:

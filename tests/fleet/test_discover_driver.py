@@ -161,7 +161,7 @@ def test_a_virtual_machine_with_one_card_tells_little_and_the_rest_is_unknown(tm
     found = seen(tmp_path, driver)
     card = found.fleet.devices[1]
     assert (card.sku, card.memory.capacity.value, card.pci) == ("h200-sxm-141", VM_TOTAL, "00000000:00:06.0")
-    assert card.runtime.value == 1_199_439_872
+    assert card.runtime.value == 1_201_537_024
     assert not found.fleet.switches
     assert "the driver does not tell the NVLinks (Not Supported): gpu:0; unknown, not absent" in found.notes
 
