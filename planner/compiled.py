@@ -140,7 +140,8 @@ class _Search:
         self.costs = costs
         self.access = access
         self.by_a_host = by_a_host
-        self.cheapest: dict[tuple[tuple[str | None, int], ...], Cost | None] = {}
+        self.cheapest: dict[int, Cost | None] = {}
+        """By the number of a tuple of parallel links: the graph keeps one tuple of each kind."""
 
     def run(self, src: int, dst: int) -> list[int] | None:
         """The nodes of the cheapest path, ends included."""
@@ -161,7 +162,7 @@ class _Search:
             done[side].add(state)
             for other, step in self._steps(state, side):
                 total = cost + step
-                if total >= seen[side].get(other, math.inf):
+                if total >= best or total >= seen[side].get(other, math.inf):
                     continue
                 seen[side][other], back[side][other] = total, state
                 heappush(heaps[side], (total, next(ticket), other))
@@ -205,14 +206,15 @@ class _Search:
         """(state, cost) of what lies one link further."""
         node, passed = state >> 1, state & 1
         hosts = self.graph.hosts
+        if not self.by_a_host:
+            reached = ((2 * other, self._cheapest(kinds)) for other, kinds in self._edges(node, side))
+            return [(other, cost) for other, cost in reached if cost is not None]
         steps: list[tuple[int, Cost]] = []
         for other, kinds in self._edges(node, side):
             cost = self._cheapest(kinds)
             if cost is None:
                 continue
-            if not self.by_a_host:
-                steps.append((2 * other, cost))
-            elif side == 0:
+            if side == 0:
                 steps.append((2 * other + (passed or (hosts[other] and other != self.dst)), cost))
             elif passed and hosts[node] and node != self.dst:
                 steps += [(2 * other, cost)] if not self._is_inner_host(other) else []
@@ -226,10 +228,11 @@ class _Search:
 
     def _cheapest(self, kinds: tuple[tuple[str | None, int], ...]) -> Cost | None:
         """The least time of parallel links of the wanted peer access; None where there is none."""
-        if kinds not in self.cheapest:
+        key = id(kinds)
+        if key not in self.cheapest:
             held = [self.costs[number] for access, number in kinds if self.access is None or access in self.access]
-            self.cheapest[kinds] = min(held, default=None)
-        return self.cheapest[kinds]
+            self.cheapest[key] = min(held, default=None)
+        return self.cheapest[key]
 
 
 def _common(rates: list[int]) -> int:

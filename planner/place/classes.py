@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fleet.machine import Fleet
+from fleet.machine import Device, Fleet
 from planner.place.constraints import Neighbourhood, neighbourhood
 from planner.place.symmetry import Symmetry, symmetry_of
 
@@ -154,6 +154,15 @@ class FleetClasses:
     most_beside: int
     _all: Listing | None = field(default=None)
     _near: Neighbourhood | None = field(default=None)
+    _devices: dict[str, Device] | None = field(default=None)
+
+    def devices_of(self, fleet: Fleet) -> dict[str, Device]:
+        """The devices of a fleet by id; those of the fleet that the classes were made of are kept."""
+        if fleet is not self.fleet:
+            return {device.id: device for device in fleet.devices}
+        if self._devices is None:
+            self._devices = {device.id: device for device in fleet.devices}
+        return self._devices
 
     @property
     def near(self) -> Neighbourhood:
@@ -181,8 +190,11 @@ _MOST_KEPT = 8
 
 def classes_of(fleet: Fleet) -> FleetClasses:
     """The classes of a fleet; kept for the last few digests. Kept is neither a fleet without one, nor one in use."""
+    kept = _KEPT.get(fleet.digest)
+    if kept is not None and kept.fleet is fleet:
+        return kept
     keeps = bool(fleet.digest) and all(device.in_use == 0 for device in fleet.devices)
-    kept = _KEPT.get(fleet.digest) if keeps else None
+    kept = kept if keeps else None
     if kept is None:
         beside = max(((d.runtime.value or 0) + (d.memory.granule.value or 0) for d in fleet.devices), default=0)
         kept = FleetClasses(fleet, symmetry_of(fleet), beside)

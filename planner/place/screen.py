@@ -68,7 +68,7 @@ class Screen:
         self.classes = classes or classes_of(ask.fleet)
         self.tp = tp
         self.machine = machine_graph(ask.fleet)
-        self.devices = {device.id: device for device in ask.fleet.devices}  # a graph is kept without what is in use
+        self.devices = self.classes.devices_of(ask.fleet)  # a graph is kept without what is in use
         self._known: Any = _Once(self.machine)
         self._kinds: dict[tuple[object, ...], Site] = {}
         self._sites: dict[tuple[str, str, int], Site] = {}
