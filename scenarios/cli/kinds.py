@@ -17,6 +17,8 @@ TAKEN_BY = {
     "plan": "run, explain and compare take a plan",
     "run": "compare takes a run",
     "fleet": "--fleet and the fleet commands take a fleet",
+    "sweep": "sweep takes a sweep",
+    "simulation-scenario": "simulate takes a simulation; a sweep names it as its base",
     "admissions": "several plans: write one fleet's plan with admit --plan-out",
     "proof": "compare takes the plan and the runs that prove --save-dir writes beside it",
 }

@@ -54,10 +54,13 @@ def register(app: typer.Typer) -> None:
         A grid or list over fleets, models, placements and requests: docs/sweep.md. A refused case is a row, not an
         error. What is finished is in the journal, and --resume goes on from there.
         """
-        from scenarios.sweeping.read_sweep import load_sweep
+        from scenarios.cli.kinds import refuse_other_kinds
+        from scenarios.sweeping.read_sweep import load_sweep, sweep_names
         from scenarios.sweeping.run import How, listed, run_sweep
 
         _check(engine, scheduler, resume=resume, fresh=fresh)
+        if sweep not in sweep_names():
+            refuse_other_kinds(sweep, ("sweep",), "sweep takes a sweep")
         if result_out is not None:
             opt.check_out("--result-out", result_out)
         asked = load_sweep(sweep)
@@ -67,6 +70,8 @@ def register(app: typer.Typer) -> None:
             jobs=jobs or _cores(), scheduler=scheduler, journal=_journal(console, journal, asked.source),
             resume=resume, fresh=fresh,
         )  # fmt: skip
+        if how.journal is not None and result_out is not None:
+            _apart(how.journal, result_out)
         if dry_run:
             document = listed(asked, how)
             _show(console, output, document, "cases_text")
@@ -98,6 +103,13 @@ def _check(engine: str, scheduler: str | None, *, resume: bool, fresh: bool) -> 
         check_address(scheduler)
     if resume and fresh:
         wrong_use("--resume goes on and --fresh begins anew; keep one")
+
+
+def _apart(journal: str, result: str) -> None:
+    from os.path import realpath
+
+    if "\0" not in journal + result and realpath(journal) == realpath(result):
+        wrong_use("--result-out names the journal; they are two files")
 
 
 def _cores() -> int:

@@ -57,7 +57,8 @@ class Case:
     @property
     def skus(self) -> dict[str, int]:
         """Devices of the case by card; a card without a name is ''."""
-        names = [d.sku or "" for d in self.fleet.devices if d.id in set(self.devices)]
+        used = set(self.devices)
+        names = [d.sku or "" for d in self.fleet.devices if d.id in used]
         return {name: names.count(name) for name in sorted(set(names))}
 
     def cost(self, prices: dict[str, Fraction]) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -39,8 +40,10 @@ def merged(sweep: Sweep, choice: Choice) -> dict[str, Any]:
         else:
             here[last] = copy.deepcopy(setting.value)
             if name in FILES and isinstance(setting.value, str):
-                faults += [_fault(sweep, name, "- is stdin; name a file", setting.place)] * (setting.value == "-")
                 here[last] = _found(setting.value, sweep.folder, sweep.base.folder)
+    for name in FILES:
+        if isinstance(data.get(name), str) and (words := _no_file(data[name])) is not None:
+            faults.append(Fault(source=CASE, field=name, message=words))
     if faults:
         raise DescriptionError(faults)
     return data
@@ -50,6 +53,17 @@ def _found(name: str, *folders: str) -> str:
     """The file of that name in the first folder that has it; else the name itself (a shipped fleet, a cached model)."""
     paths = (os.path.join(folder, name) for folder in folders)
     return next((path for path in paths if "\0" not in path and os.path.lexists(path)), name)
+
+
+def _no_file(path: str) -> str | None:
+    """What is wrong with a file that must not be opened: a pipe blocks, a device never ends, stdin is read once."""
+    if path == "-":
+        return "- is stdin; name a file"
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return None  # its reader words it, or takes it for a name
+    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "is a device or a pipe, not a file"
 
 
 def case_document(sweep: Sweep, data: Data) -> Document:

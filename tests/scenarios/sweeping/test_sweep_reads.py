@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,17 @@ def test_every_shipped_sweep_can_be_read(name: str) -> None:
     assert len(read_cases(load_sweep(name))[0]) > 1
 
 
+@pytest.mark.parametrize("kind", ["fleet", "model", "trace", "tokenizer"])
+def test_pipes_devices_and_folders_in_the_place_of_files_are_told(kind: str, tmp_path: Path) -> None:
+    """A named pipe blocks who opens it; /dev/zero never ends."""
+    os.mkfifo(tmp_path / "pipe")
+    drawn = dict.fromkeys(("arrivals", "prompts", "answers")) if kind == "trace" else {}
+    document = ADMIT if kind == "tokenizer" else SIMULATE | {"grid": {"seed": ["1"]}}
+    for name in ("pipe", "/dev/zero", "."):
+        with pytest.raises(DescriptionError):
+            read_cases(load_sweep(str(write(tmp_path, document | {"list": [{kind: name} | drawn]}))))
+
+
 FEW = settings(max_examples=25, deadline=None)
 FIELDS = (
     "prefill",
@@ -182,6 +194,9 @@ def test_junk_in_the_place_of_any_part_is_a_fault_or_a_sweep(junk: Any) -> None:
         (["sweep.yaml", "--journal", "."], "the journal cannot be opened"),
         (["sweep.yaml", "--journal", "mine.txt"], "is no kvwaybill/sweep-journal/1; it is left as it is"),
         (["sweep.yaml", "--result-out", "no/where.json"], "cannot be written"),
+        (["sweep.yaml", "--result-out", "x.jsonl", "--journal", "x.jsonl"], "they are two files"),
+        (["two-gpu"], "is a scenario; sweep takes a sweep"),
+        (["/dev/null"], "is not a regular file"),
     ],
 )
 def test_wrong_use_of_the_command_is_code_2_and_writes_nothing(
