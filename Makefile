@@ -6,12 +6,13 @@ PIP_ENV := PIP_DISABLE_PIP_VERSION_CHECK=1
 # A venv that others made, or one for another interpreter, is remade when these files change.
 STAMP := $(VENV)/.kvwaybill-installed
 
-.PHONY: demo test check bench fuzz clean help
+.PHONY: demo test check bench docs fuzz clean help
 
 help:
 	@echo "make demo   set up and prove the two-GPU split on a tiny model that speaks (no GPU, no download of models)"
 	@echo "make test   set up, then lint, types, import rules and the whole test suite"
 	@echo "make bench  set up, then the benchmarks (slow; writes tables under benchmarks/results)"
+	@echo "make docs   set up with mkdocs, then the docs as a site under site/"
 	@echo "make fuzz   set up with atheris, then a minute of coverage-guided fuzzing for every reader"
 	@echo "make clean  remove the virtual environment and caches"
 
@@ -37,6 +38,10 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py --out benchmarks/results/startup.md
 	$(BIN)/python benchmarks/fleet_scale.py --out benchmarks/results/fleet_scale.md
 	$(BIN)/python benchmarks/place.py --out benchmarks/results/place.md
+
+docs: $(STAMP)
+	$(PIP_ENV) $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --quiet --strict
 
 fuzz: $(STAMP)
 	$(PIP_ENV) $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
