@@ -8,8 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.simulation.columns import DB, EVICTABLE, FREE, LRU_HEAD, LRU_TAIL, MAT, PB, PEAK, PREFILL
+from scenarios.simulation.columns import (
+    DB,
+    EVICTABLE,
+    FREE,
+    HELD,
+    LRU_HEAD,
+    LRU_TAIL,
+    MAT,
+    PB,
+    PEAK,
+    PREFILL,
+    SEEN,
+)  # fmt: skip
 from scenarios.simulation.jit import inner
+from scenarios.simulation.series import note
 
 
 def _ceil(a: int, b: int) -> int:
@@ -60,10 +73,22 @@ def _room(c: Any, s: Any, w: int) -> int:
 room = inner(_room)
 
 
+def _mark(c: Any, s: Any, w: int) -> None:
+    """Notes what is held now, if that is another number than before."""
+    now = c.blocks[w] - room(c, s, w)
+    if now != s.V[w, SEEN]:
+        note(s, w, HELD, now - s.V[w, SEEN])
+        s.V[w, SEEN] = now
+
+
+mark = inner(_mark)
+
+
 def _take(c: Any, s: Any, w: int, n: int) -> None:
     """Uses n blocks that are there. Prefix blocks that nobody uses count as room."""
     s.V[w, FREE] -= n
-    s.V[w, PEAK] = max(s.V[w, PEAK], c.blocks[w] - room(c, s, w))
+    mark(c, s, w)
+    s.V[w, PEAK] = max(s.V[w, PEAK], s.V[w, SEEN])
 
 
 take = inner(_take)
@@ -153,6 +178,7 @@ def _share_prefix(c: Any, s: Any, w: int, r: int) -> None:
             pin(c, s, w, r, i, i + 1)
             s.V[w, FREE] += each
     s.R[r, MAT] = max(end, s.R[r, MAT])
+    mark(c, s, w)
 
 
 share_prefix = inner(_share_prefix)
@@ -163,14 +189,14 @@ def _release(c: Any, s: Any, w: int, r: int) -> None:
     column = PB if c.role[w] == PREFILL else DB
     s.V[w, FREE] += s.R[r, column]
     s.R[r, column] = 0
-    if c.hash_tokens == 0 or not c.role[w] & PREFILL:
-        return
-    for i in range(c.hash_at[r] + s.R[r, MAT] - 1, c.hash_at[r] - 1, -1):
-        h = c.hashes[i]
-        s.ref[w, h] -= 1
-        if s.ref[w, h] == 0:
-            lru_append(s, w, h)
-    s.R[r, MAT] = 0
+    if c.hash_tokens > 0 and c.role[w] & PREFILL:
+        for i in range(c.hash_at[r] + s.R[r, MAT] - 1, c.hash_at[r] - 1, -1):
+            h = c.hashes[i]
+            s.ref[w, h] -= 1
+            if s.ref[w, h] == 0:
+                lru_append(s, w, h)
+        s.R[r, MAT] = 0
+    mark(c, s, w)
 
 
 release = inner(_release)

@@ -34,8 +34,8 @@ OUSTED, RECOMPUTING, FINISHED, REFUSED, NO_PREFILL, NO_DECODE = 7, 8, 9, 10, 11,
 # Columns of a worker. J*: the stretch of steps under way, in units of 1/Q ps but for JS.
 UP, NRUN, FREE, INFLIGHT, TOKENS, NREQ, JS, JR, JX, JA, JINC, JK = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 PEAK, BUSY, STEPS, OUSTINGS, LRU_HEAD, LRU_TAIL, EVICTABLE, COMPUTED, HITS = 12, 13, 14, 15, 16, 17, 18, 19, 20
-JD = 21
-WORKER_COLUMNS = 22
+JD, SEEN = 21, 22
+WORKER_COLUMNS = 23
 
 # Columns of the coefficients of a worker's step time (see `costs.py`), in units of 1/Q ps.
 FIXED, WC, W0, WR, HC, H0, ACP, ACD, AB, UP0, UP1, DN0, DN1 = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
@@ -44,10 +44,15 @@ COST_COLUMNS = 13
 # Queues of a worker.
 NEWCOMERS, ARRIVED, RETURNING = 0, 1, 2
 
+# Series of a worker: its queues by their number, then these. RUNNING of row W: requests in the system.
+RUNNING, HELD = 3, 4
+SERIES = 5
+BINS = 200  # 10 divides it
+
 # Counters.
 HEAP_SIZE, NEXT_ARRIVAL, NEXT_OUTAGE, EVENTS, N_ITL, RR_PREFILL, RR_DECODE, N_FLOWS = 0, 1, 2, 3, 4, 5, 6, 7
-IN_SYSTEM, LAST_TIME, LOST_MOVES, N_WAKE = 8, 9, 10, 11
-COUNTERS = 12
+IN_SYSTEM, LAST_TIME, LOST_MOVES, N_WAKE, BIN, BIN_LEFT, BIN_WIDTH, GROW_BY = 8, 9, 10, 11, 12, 13, 14, 15
+COUNTERS = 16
 
 
 class Config(NamedTuple):
@@ -111,5 +116,8 @@ class State(NamedTuple):
     lru_next: Any  # (W, H)
     wake: Any  # (W,) idle workers for which something changed in this event
     itl: Any  # (buffer, 5): first gap, growth a step, steps, tokens a step, units of a ps
+    steps: Any  # (W + 2, SERIES, BINS) changes of a level in a bin
+    parts: Any  # (W + 2, SERIES, BINS) float: each change times what is left of its bin, in ps
+    legs: Any  # (N, most legs of a way, 2) ps from when to when each leg of the last handoff takes its links, -1
     area: Any  # (1,) float: requests in the system times ps
     g: Any  # (COUNTERS,)

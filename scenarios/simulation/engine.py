@@ -11,6 +11,8 @@ import numpy as np
 from scenarios.simulation import columns as col
 
 GAPS = 1 << 16
+LEAST_BIN = 1000
+"""ps of a bin of series, at least."""
 SLICE = 1 << 20
 """Events between two looks at the outside (Ctrl-C, progress)."""
 
@@ -19,6 +21,8 @@ SLICE = 1 << 20
 class Outcome:
     """What a run leaves. `requests` (N, REQUEST_COLUMNS) and `workers` (W, WORKER_COLUMNS) of int64; times in ps.
 
+    `legs` (N, legs, 2): ps from when to when each leg of the last handoff took its links, -1: none. `levels`
+    (W + 2, SERIES, bins): means over bins of `bin_ps` (the last one ends with the run) of what `columns` names.
     `gaps` (n, 5): stretches of gaps between tokens (first, growth a step, steps, tokens a step, units of a ps).
     """
 
@@ -28,6 +32,9 @@ class Outcome:
     gaps: Any
     counters: Any
     area: float
+    legs: Any
+    levels: Any
+    bin_ps: int
 
 
 def new_state(config: col.Config) -> col.State:
@@ -42,6 +49,8 @@ def new_state(config: col.Config) -> col.State:
     workers[:, col.FREE] = config.blocks
     workers[:, (col.LRU_HEAD, col.LRU_TAIL)] = -1
     by_hash = (w, hashes)
+    counters = np.zeros(col.COUNTERS, np.int64)
+    counters[col.BIN_WIDTH], counters[col.GROW_BY] = _first_width(config)
     queues = (3, w + 2)
     return col.State(
         R=requests, V=workers, run=np.zeros((w, int(config.max_seqs.max())), np.int64),
@@ -52,9 +61,21 @@ def new_state(config: col.Config) -> col.State:
         flows=np.zeros(n if config.share == col.FAIR else 1, np.int64), ref=np.full(by_hash, -1, np.int32),
         lru_prev=np.full(by_hash, -1, np.int32), lru_next=np.full(by_hash, -1, np.int32),
         wake=np.zeros(2 * w + 2, np.int64), area=np.zeros(1),
+        steps=np.zeros((w + 2, col.SERIES, col.BINS), np.int64), parts=np.zeros((w + 2, col.SERIES, col.BINS)),
+        legs=np.full((n, max(1, int(np.diff(config.way_at).max(initial=0))), 2), -1, np.int64),
         itl=np.zeros((GAPS + int(config.max_seqs.max()), 5), np.int64),
-        g=np.zeros(col.COUNTERS, np.int64),
+        g=counters,
     )  # fmt: skip
+
+
+def _first_width(config: col.Config) -> tuple[int, int]:
+    """(ps of a bin, what it grows by first): of widths 1 or 2 times a power of ten the widest that needs all bins
+    until the last arrival; 1 ns at least.
+    """
+    width, by = LEAST_BIN, 2
+    while len(config.arrival) and width * by * col.BINS <= config.arrival[-1]:
+        width, by = width * by, 7 - by
+    return width, by
 
 
 def too_large(config: col.Config) -> Any:
@@ -101,5 +122,19 @@ def simulate(
             progress(int(state.g[col.NEXT_ARRIVAL]), len(config.arrival))
     return Outcome(
         requests=state.R, workers=state.V, link_busy=state.link_busy, gaps=np.concatenate(gaps), counters=state.g,
-        area=float(state.area[0]),
+        area=float(state.area[0]), legs=state.legs, levels=_levels(state), bin_ps=int(state.g[col.BIN_WIDTH]),
     )  # fmt: skip
+
+
+def _levels(state: col.State) -> Any:
+    """(rows, SERIES, bins) mean level of each bin until the last event, out of the changes in it."""
+    last, width = int(state.g[col.LAST_TIME]), int(state.g[col.BIN_WIDTH])
+    bins = max(1, -(-last // width))
+    steps, parts = state.steps[:, :, :bins], state.parts[:, :, :bins].copy()
+    after = np.cumsum(steps, axis=2)
+    parts[:, :, 1:] += after[:, :, :-1] * float(width)
+    over = bins * width - last
+    parts[:, :, -1] -= after[:, :, -1] * float(over)
+    parts[:, :, :-1] /= width
+    parts[:, :, -1] /= max(1, width - over)
+    return parts

@@ -134,6 +134,7 @@ def _queued(c: Any, s: Any, r: int, time: int) -> None:
         if c.layers > 0:
             # The last layer is computed at TPEND and goes after that, if it takes no time in the next picosecond.
             now = max(now, s.R[r, TPEND] + max(1, ceil(took, c.layers)))
+        s.legs[r, leg - c.way_at[way], 0], s.legs[r, leg - c.way_at[way], 1] = begin, now
         for i in range(c.link_at[leg], c.link_at[leg + 1]):
             s.link_free[c.leg_links[i]] = now
             s.link_busy[c.leg_links[i]] += took
@@ -176,6 +177,7 @@ settle = inner(_settle)
 
 def _flow_on(c: Any, s: Any, r: int, leg: int, time: int) -> None:
     s.R[r, LEG], s.R[r, REM], s.R[r, SETTLED], s.R[r, SLOW] = leg, leg_time(c, leg, units(c, r)), time, 0
+    s.legs[r, leg - c.way_at[c.pair[s.R[r, PW], s.R[r, DW]]], 0] = time
     s.R[r, FLOW] = s.g[N_FLOWS]
     s.flows[s.g[N_FLOWS]] = r
     s.g[N_FLOWS] += 1

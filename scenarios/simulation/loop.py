@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.simulation.blocks import release
+from scenarios.simulation.blocks import mark, release
 from scenarios.simulation.columns import (
     BOTH,
     DB,
@@ -47,6 +47,7 @@ from scenarios.simulation.columns import (
     REDONE,
     REFUSED,
     RESERVING,
+    RUNNING,
     ST,
     TADM,
     TFIRST,
@@ -62,6 +63,7 @@ from scenarios.simulation.columns import (
 from scenarios.simulation.handoffs import flow_off, flow_on, reserve, seek_decode, seek_prefill, settle
 from scenarios.simulation.jit import by_address, inner, outer
 from scenarios.simulation.queues import append, drop, pop, remove
+from scenarios.simulation.series import note, tick
 from scenarios.simulation.steps import arrived, break_off, schedule, step_end, wake
 from scenarios.simulation.stretch import cut
 
@@ -87,6 +89,7 @@ def _move_end(c: Any, s: Any, r: int, time: int) -> None:
     way = c.pair[p, w]
     if c.share == FAIR and c.way_at[way] < c.way_at[way + 1]:
         flow_off(c, s, r)
+        s.legs[r, s.R[r, LEG] - c.way_at[way], 1] = time
         leg = s.R[r, LEG] + 1
         if leg < c.way_at[way + 1]:
             flow_on(c, s, r, leg, time)
@@ -155,12 +158,15 @@ again = inner(_again)
 
 def _empty(c: Any, s: Any, w: int) -> None:
     for queue in range(3):
+        note(s, w, queue, -s.qlen[queue, w])
         s.qlen[queue, w] = 0
+    note(s, w, RUNNING, -s.V[w, NRUN])
     for column in (NRUN, INFLIGHT, TOKENS, NREQ, JK, JR, EVICTABLE):
         s.V[w, column] = 0
     s.V[w, FREE] = c.blocks[w]
     s.V[w, LRU_HEAD], s.V[w, LRU_TAIL] = -1, -1
     s.ref[w, :] = -1
+    mark(c, s, w)
 
 
 empty = inner(_empty)
@@ -248,6 +254,7 @@ outage = inner(_outage)
 def _clock(s: Any, time: int) -> None:
     s.area[0] += s.g[IN_SYSTEM] * float(time - s.g[LAST_TIME])
     s.g[LAST_TIME] = time
+    tick(s, time)
     s.g[EVENTS] += 1
 
 
@@ -279,6 +286,7 @@ def _advance(config: Any, state: Any, most: int) -> bool:
             s.g[NEXT_ARRIVAL] += 1
             if s.R[at, ST] != REFUSED:
                 s.g[IN_SYSTEM] += 1
+                note(s, len(c.role), RUNNING, 1)
                 arrive(c, s, at, time)
         else:
             slot = s.heap[0]

@@ -6,6 +6,7 @@ from typing import Any
 
 from scenarios.simulation.columns import HEAP_SIZE
 from scenarios.simulation.jit import inner
+from scenarios.simulation.series import note
 
 
 def _before(s: Any, a: int, b: int) -> bool:
@@ -96,6 +97,7 @@ def _append(s: Any, queue: int, w: int, r: int) -> None:
         s.nxt[s.qtail[queue, w]] = r
     s.qtail[queue, w] = r
     s.qlen[queue, w] += 1
+    note(s, w, queue, 1)
 
 
 append = inner(_append)
@@ -107,6 +109,7 @@ def _push_front(s: Any, queue: int, w: int, r: int) -> None:
         s.qtail[queue, w] = r
     s.qhead[queue, w] = r
     s.qlen[queue, w] += 1
+    note(s, w, queue, 1)
 
 
 push_front = inner(_push_front)
@@ -117,6 +120,7 @@ def _pop(s: Any, queue: int, w: int) -> int:
     r = s.qhead[queue, w]
     s.qhead[queue, w] = s.nxt[r]
     s.qlen[queue, w] -= 1
+    note(s, w, queue, -1)
     return int(r)
 
 
@@ -135,6 +139,7 @@ def _remove(s: Any, queue: int, w: int, r: int) -> None:
     if s.qtail[queue, w] == r:
         s.qtail[queue, w] = previous
     s.qlen[queue, w] -= 1
+    note(s, w, queue, -1)
 
 
 remove = inner(_remove)

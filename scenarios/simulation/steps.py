@@ -24,6 +24,7 @@ from scenarios.simulation.columns import (
     EARLY,
     FINISHED,
     GEN,
+    HELD,
     HITS,
     IN_SYSTEM,
     JA,
@@ -49,6 +50,8 @@ from scenarios.simulation.columns import (
     RECOMPUTING,
     RESERVING,
     RETURNING,
+    RUNNING,
+    SEEN,
     ST,
     STEPS,
     TADM,
@@ -63,13 +66,15 @@ from scenarios.simulation.columns import (
 from scenarios.simulation.handoffs import reserve, seek_decode
 from scenarios.simulation.jit import inner
 from scenarios.simulation.queues import append, drop, pop, push_front
-from scenarios.simulation.stretch import begin, boundary, growth, longest, scaled, step_at, step_cost, upload_cost
+from scenarios.simulation.series import note, note_at
+from scenarios.simulation.stretch import begin, boundary, longest, scaled, step_at, step_cost, upload_cost
 
 
 def _enter(s: Any, w: int, r: int, state: int) -> None:
     s.R[r, ST] = state
     s.run[w, s.V[w, NRUN]] = r
     s.V[w, NRUN] += 1
+    note(s, w, RUNNING, 1)
 
 
 enter = inner(_enter)
@@ -88,6 +93,7 @@ admit_arrived = inner(_admit_arrived)
 def _oust(c: Any, s: Any, w: int) -> int:
     """The last admitted request loses its blocks; what it had computed is computed again."""
     s.V[w, NRUN] -= 1
+    note(s, w, RUNNING, -1)
     r = s.run[w, s.V[w, NRUN]]
     release(c, s, w, r)
     s.R[r, ST] = OUSTED
@@ -251,9 +257,25 @@ def _finish(c: Any, s: Any, w: int, r: int, time: int) -> None:
     s.R[r, ST], s.R[r, TDONE] = FINISHED, time
     s.V[w, NREQ] -= 1
     s.g[IN_SYSTEM] -= 1
+    note(s, len(c.role), RUNNING, -1)
 
 
 finish = inner(_finish)
+
+
+def _note_growth(c: Any, s: Any, w: int, r: int, k: int) -> int:
+    """Notes the blocks that a decoding request takes in the first k steps of a stretch, each as its step begins."""
+    step = c.block - s.R[r, KV] % c.block
+    n = 0
+    while step < k:
+        note_at(s, w, HELD, 1, boundary(c, s, w, step))
+        step += c.block
+        n += 1
+    s.V[w, SEEN] += n
+    return n
+
+
+note_growth = inner(_note_growth)
 
 
 def _take_growth(c: Any, s: Any, w: int) -> None:
@@ -261,7 +283,7 @@ def _take_growth(c: Any, s: Any, w: int) -> None:
     for i in range(s.V[w, NRUN]):
         r = s.run[w, i]
         if s.R[r, ST] == DECODING:
-            more = ceil(s.R[r, KV] + s.V[w, JK], c.block) - held(c, s, r)
+            more = note_growth(c, s, w, r, s.V[w, JK])
             if more > 0:
                 make_room(c, s, w, more)
                 take(c, s, w, more)
@@ -348,7 +370,9 @@ def _break_off(c: Any, s: Any, w: int, time: int) -> None:
     under_way = step_at(c, s, w, time)
     held_now = c.blocks[w] - room(c, s, w)
     if s.V[w, JK] > 1:
-        held_now += growth(c, s, w, under_way)
+        for i in range(s.V[w, NRUN]):
+            if s.R[s.run[w, i], ST] == DECODING:
+                held_now += note_growth(c, s, w, s.run[w, i], under_way)
     s.V[w, PEAK] = max(s.V[w, PEAK], held_now)
     s.V[w, JK] = under_way - 1
     if under_way > 1:
@@ -377,6 +401,7 @@ def _step_end(c: Any, s: Any, w: int, time: int) -> None:
         if s.R[r, ST] == DECODING or s.R[r, ST] == PREFILLING or s.R[r, ST] == RECOMPUTING:
             s.run[w, kept] = r
             kept += 1
+    note(s, w, RUNNING, kept - s.V[w, NRUN])
     s.V[w, NRUN] = kept
     s.V[w, JK], s.V[w, JR] = 0, whole % c.q[w]
     wake(s, w)

@@ -138,6 +138,7 @@ class Oracle(Blocks):
             now = begin + took
             if self.c.layers:
                 now = max(now, r.times["pend"] + max(1, -(-took // int(self.c.layers))))
+            r.spans[leg - self.legs(r)[0]] = [begin, now]
             for link, _ in self.links(leg):
                 self.link_free[link] = now
         r.times["hs"] = min([*starts, now])
@@ -145,6 +146,7 @@ class Oracle(Blocks):
 
     def flow(self, r: Req, leg: int) -> None:
         r.leg, r.rem, r.since, r.slow = leg, self.alone(r, leg), self.now, 0
+        r.spans[leg - self.legs(r)[0]] = [self.now, -1]
         self.flows.append(r)
         self.share()
 
@@ -170,6 +172,7 @@ class Oracle(Blocks):
             return
         if self.c.share == 1:
             self.flows.remove(r)
+            r.spans[r.leg - self.legs(r)[0]][1] = self.now
             if r.leg != self.legs(r)[-1]:
                 self.flow(r, r.leg + 1)
                 return

@@ -43,6 +43,7 @@ class Req:
     since: int = 0
     slow: int = 0
     leg: int = 0
+    spans: dict[int, list[int]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -90,6 +91,7 @@ class Blocks:
         self.link_free = [0] * c.n_links
         self.flows: list[Req] = []
         self.gaps: list[int] = []
+        self.samples: list[tuple[int, list[list[int]]]] = []
         self.open = 0
         self.todo = len(self.requests)
 
@@ -111,12 +113,21 @@ class Blocks:
                 yield self.env.timeout(0)
             _, _, _, action = heapq.heappop(self.due)
             action()
+            self.samples.append((self.now, self.levels()))
             yield self.env.timeout(0)
         self.asked = False
 
     @property
     def now(self) -> int:
         return int(self.env.now)
+
+    def levels(self) -> list[list[int]]:
+        """By worker: newcomers, arrived, returning, running, blocks held; then what no worker has."""
+        rows = [
+            [len(w.new), len(w.arrived), len(w.returning), len(w.run), int(self.c.blocks[w.id]) - self.room(w)]
+            for w in self.workers
+        ]
+        return [*rows, [len(self.no_prefill), 0, 0, self.open, 0], [len(self.no_decode), 0, 0, 0, 0]]
 
     # Sizes.
     def ceil(self, tokens: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from scenarios.simulation import columns as col
+from scenarios.simulation import engine
 from scenarios.simulation.engine import Outcome, simulate
 from tests.scenarios.simulation.sim_cases import config as config_of
 from tests.scenarios.simulation.sim_cases import configs, costs
@@ -50,6 +51,33 @@ def test_blocks_of_a_stretch_are_taken_before_one_of_its_requests_lets_go(block:
                     hashes=hashes))  # fmt: skip
 
 
+def over_time(oracle: Oracle, last: int, width: int, bins: int) -> Any:
+    """(rows, series, bins) means of the oracle's levels, from one sample to the next."""
+    sums = np.zeros((bins, *np.shape(oracle.levels())))
+    ends = [time for time, _ in oracle.samples[1:]] + [last]
+    for (begin, levels), end in zip(oracle.samples, ends, strict=True):
+        for at in range(begin // width, min(bins - 1, end // width) + 1):
+            sums[at] += np.array(levels) * max(0, min(end, (at + 1) * width) - max(begin, at * width))
+    wide = [min(last, (at + 1) * width) - at * width for at in range(bins)]
+    return np.moveaxis(sums / np.maximum(1, wide)[:, None, None], 0, 2)
+
+
+def agree_over_time(config: col.Config, outcome: Outcome, oracle: Oracle) -> None:
+    last = int(outcome.counters[col.LAST_TIME])
+    expected = over_time(oracle, last, outcome.bin_ps, outcome.levels.shape[2])
+    assert np.allclose(outcome.levels, expected, rtol=1e-9, atol=1e-9)
+    for r in oracle.requests:
+        if outcome.requests[r.id, col.THE] >= 0:
+            found = outcome.legs[r.id, : len(r.spans)].tolist()
+            assert found == [r.spans[leg] for leg in sorted(r.spans)]
+
+
+@pytest.fixture(autouse=True)
+def narrow_bins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small cases last nanoseconds: bins begin at 1 ps, so that they are many, and grow."""
+    monkeypatch.setattr(engine, "LEAST_BIN", 1)
+
+
 def agree(config: col.Config) -> None:
     outcome, oracle = simulate(config), Oracle(config).simulate()
     for r in oracle.requests:
@@ -64,3 +92,4 @@ def agree(config: col.Config) -> None:
     ours, theirs = sorted(gaps_of(outcome)), sorted(oracle.gaps)
     assert len(ours) == len(theirs)
     assert np.allclose(ours, theirs, atol=1.0, rtol=0)
+    agree_over_time(config, outcome, oracle)
