@@ -99,8 +99,8 @@ def _path_of(backend: str, asked: str | None) -> str | None:
         return asked
     if asked is not None:
         told = (
-            f"a proof on backend {backend} runs operation by operation: a captured graph is replayed whole, and no sabotage"
-            " reaches into one; leave --path out (run replays graphs)"
+            f"a proof on backend {backend} runs operation by operation: a captured graph is replayed whole, and no"
+            " sabotage reaches into one; leave --path out (run replays graphs)"
         )
         raise DescriptionError.at("run", "path", told)
     return "dispatch"

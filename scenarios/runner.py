@@ -276,6 +276,8 @@ def told(bench: Bench, run: Document) -> Document:
     run["defaults"] = list(bench.plan.get("defaults") or [])
     run["warnings"] = list(bench.warnings)
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
+    if why := (run.get("driver") or {}).get("why_not"):
+        run["limits"].append(f"The driver's own witness did not look: {why}.")
     if bench.fast:
         run["limits"].append(_FAST)
     if bench.compute_dtype != EXECUTED_DTYPE:

@@ -10,7 +10,7 @@ replayed for every position. Order of operations: karpathy/llama2.c, run.c, comm
 
 from __future__ import annotations
 
-from executor.cuda.kernels import NARROWED, PARAMETERS
+from executor.cuda.kernels import LONG_ROW, NARROWED, PARAMETERS
 from executor.cuda.source_attention import TILE
 from executor.cuda.source_digest import DIGEST
 from executor.cuda.source_narrow import narrow_source
@@ -32,10 +32,11 @@ __device__ __forceinline__ void wait_for_last() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/* The first lines of two rows of weights, which no kernel before wrote, into the second-level cache meanwhile. */
-__device__ __forceinline__ void ahead(const void* w0, const void* w1, int row_bytes, int lane) {
+/* The first lines of two long rows of weights, which no kernel before wrote, into the second-level cache meanwhile. Of
+   short rows, of which it would be most, that costs more than it gains (measured: rows of 768). */
+__device__ __forceinline__ void ahead(const void* w0, const void* w1, int n, int lane) {
     int at = 128 * lane;
-    if (lane < 16 && at < row_bytes) {
+    if (n >= @LONG_ROW@ && lane < 16) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)w0 + at));
         asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)w1 + at));
     }
@@ -83,7 +84,7 @@ template <bool NORM>
 __device__ __forceinline__ void two_rows(const float* w0, const float* w1, const float* x, const float* g, int n,
                                          int split, float& a, float& b) {
     int lane = split ? threadIdx.x : threadIdx.x & 31, lanes = split ? blockDim.x : LANES;
-    ahead(w0, w1, 4 * n, lane);
+    ahead(w0, w1, n, lane);
     wait_for_last();
     float ss = 0.0f;
     a = b = 0.0f;
@@ -393,7 +394,7 @@ extern "C" __global__ void decode_logits(float* logits, const float* x, const fl
 
 def source_of(dtype: str) -> str:
     """Everything that a device needs whose weights are read as `dtype`: fp32, bf16 or fp16."""
-    plain = _COMMON + _STEPS + _DECODE + TILE + DIGEST
+    plain = _COMMON.replace("@LONG_ROW@", str(LONG_ROW)) + _STEPS + _DECODE + TILE + DIGEST
     return plain if dtype == "fp32" else plain + narrow_source(dtype, _DECODE)
 
 

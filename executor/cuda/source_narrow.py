@@ -47,7 +47,7 @@ template <bool NORM>
 __device__ __forceinline__ void two_rows(const narrow16* w0, const narrow16* w1, const float* x, const float* g, int n,
                                          int split, float& a, float& b) {
     int lane = split ? threadIdx.x : threadIdx.x & 31, lanes = split ? blockDim.x : LANES;
-    ahead(w0, w1, 2 * n, lane);
+    ahead(w0, w1, n, lane);
     wait_for_last();
     float ss = 0.0f;
     a = b = 0.0f;
