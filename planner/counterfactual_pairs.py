@@ -2,8 +2,8 @@
 
 A dimension is a ladder: step 0 is what was asked, each step takes no more memory than the last. Of two ladders the
 pairs that are admitted lie above a staircase. Three of its corners are told, each found by bisection: first the one
-whose larger share of its two ladders is least, then the one that climbs least of the first ladder, and of the second. One
-step less of either is refused. Swapped roles, a route or a pool are no ladders: each is made first, and then the
+whose larger share of its two ladders is least, then the one that climbs least of the first ladder, and of the other.
+One step less of either is refused. Swapped roles, a route or a pool are no ladders: each is made first, and then the
 smallest step of every ladder is found. Two other devices are the best pair of the whole fleet, as `place` finds it.
 """
 

@@ -46,12 +46,7 @@ def counterfactuals(
     """A refusal with its fixes, all admitted changes, and what each dimension has of them; other verdicts have none."""
     if admission.verdict != "refused":
         return admission, (), ()
-    weighed = dimensions(admission)
-    changes = [*_admitted(weighed)]
-    if not changes:
-        joint = _pairs(admission)
-        weighed = (*weighed, *joint)
-        changes = [*_admitted(joint), *_together(admission)]
+    weighed, changes = _weighed(admission)
     documents = tuple(change.document for change in changes)
     table = tuple(map(_row, weighed))
     if not documents:
@@ -76,7 +71,18 @@ def _row(dimension: Dimension) -> dict[str, Any]:
 
 def offered(admission: Admission) -> list[Change]:
     """The changes that a refusal tells: single ones that are admitted, else changes that are admitted together."""
-    return [*_admitted(dimensions(admission))] or [*_admitted(_pairs(admission)), *_together(admission)]
+    return _weighed(admission)[1]
+
+
+def _weighed(admission: Admission) -> tuple[tuple[Dimension, ...], list[Change]]:
+    """Every dimension, and what is told: where nothing but a figure of the fleet would do, pairs go before it."""
+    weighed = dimensions(admission)
+    request = [each for each in weighed if each.name not in _FIGURES]
+    if any(_admitted(request)):
+        return weighed, [*_admitted(weighed)]
+    joint = _pairs(admission)
+    figures = [*_admitted(each for each in weighed if each.name in _FIGURES)]
+    return (*weighed, *joint), [*_admitted(joint), *(figures or _together(admission))]
 
 
 def _admitted(weighed: Iterable[Dimension]) -> Iterator[Change]:
@@ -108,6 +114,8 @@ def _routes(admission: Admission) -> Iterator[Change]:
         yield from source(admission)
 
 
+_FIGURES = ("pinned pool", "capacity")
+"""Other hardware, or another setting of a host: told last."""
 _DIMENSIONS: tuple[tuple[str, Source, str], ...] = (
     ("utilization", request.utilization, "all of it is used already"),
     ("context", request.context, "the cache is as long as the passes; --positions was not given"),
