@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet.machine import Device, Fleet
 from planner.place.constraints import Neighbourhood, neighbourhood
+from planner.place.cuts import Cuts, cuts_of
 from planner.place.symmetry import Symmetry, symmetry_of
 
 Key = tuple[int, int, int]
@@ -155,6 +156,15 @@ class FleetClasses:
     _all: Listing | None = field(default=None)
     _near: Neighbourhood | None = field(default=None)
     _devices: dict[str, Device] | None = field(default=None)
+    _cuts: Cuts | None = field(default=None)
+
+    def cuts(self, fleet: Fleet) -> Cuts:
+        """The cuts of a fleet; those of the fleet that the classes were made of are kept."""
+        if fleet is not self.fleet:
+            return cuts_of(fleet)
+        if self._cuts is None:
+            self._cuts = cuts_of(fleet)
+        return self._cuts
 
     def devices_of(self, fleet: Fleet) -> dict[str, Device]:
         """The devices of a fleet by id; those of the fleet that the classes were made of are kept."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from planner.machine import PICOSECONDS
 from planner.place.candidate import Candidate, Objective, cost_of, seconds_of, value_of
+from planner.place.cuts import OPEN, Cut
 from planner.place.screen import Screen
 from planner.times import Time
 
-_NO_BOUND = 2**63
-"""More bytes per second than a fleet can state."""
 Key = tuple[int, bool, Fraction | int, bool, Fraction]
 """Broken preferences; whether the objective is unpriced, and its value; the same of the handoff. Least is best."""
 Phase = Callable[[str, str], Time]
-Raw = tuple[int, int, Fraction | None, Fraction | None]
+Raw = tuple[int, tuple[Cut, ...], Fraction | None, Fraction | None]
 
 
 def key_of(candidate: Candidate, objective: Objective) -> Key:
@@ -24,7 +24,7 @@ def key_of(candidate: Candidate, objective: Objective) -> Key:
 
 
 class Floors:
-    """Least keys of pairs: all bytes of a handoff leave over one link and come in over one; other figures are known.
+    """Least keys of pairs: all of a handoff passes each cut between its ends over some link; other figures are known.
 
     `phase`: the time of a phase on a device; `broken`: preferences that a pair breaks.
     """
@@ -35,14 +35,9 @@ class Floors:
     ) -> None:  # fmt: skip
         self.screen, self.objective, self.prices = screen, objective, prices
         self.phase, self.broken = phase, broken
-        self.nbytes = screen.handoff_bytes
-        self._out: dict[str, int] = {}
-        self._into: dict[str, int] = {}
-        for link in screen.ask.fleet.links:
-            rates = [q.value for q in (link.bandwidth.declared, link.bandwidth.observed) if q is not None]
-            for rate in rates:  # what goes over a link without a rate is unpriced
-                self._out[link.src] = max(self._out.get(link.src, 0), rate)
-                self._into[link.dst] = max(self._into.get(link.dst, 0), rate)
+        self.nbytes, self.copies = screen.handoff_size
+        self.cuts = screen.classes.cuts(screen.ask.fleet)
+        self.host = screen.classes.near.host
 
     def order(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Key, int]]:
         """The least keys of pairs with their places, best first."""
@@ -53,16 +48,28 @@ class Floors:
 
     def least(self, names: Sequence[str]) -> Key:
         """Below what no pair of these devices is, whatever its links and preferences."""
-        ends = (max(rates.values(), default=_NO_BOUND) for rates in (self._out, self._into))
+        ends = []
+        for cuts in (self.cuts.out, self.cuts.into):
+            known = [cuts.get(name, OPEN) for name in names]
+            rate = 0 if OPEN in known else max((rate for rate, _ in known), default=0)
+            ends.append((rate, min((latency for _, latency in known), default=0)))
         first, second = (self._best([self._figures(name, name)[at] for name in names]) for at in (0, 1))
-        return self._key((0, min(ends), first, second))
+        return self._key((0, tuple(ends), first, second))
+
+    def _over(self, cut: Cut) -> Fraction:
+        """Seconds that a handoff takes over a cut at least."""
+        rate, latency = cut
+        return Fraction(self.nbytes, rate) + Fraction(latency * self.copies, PICOSECONDS) if rate else Fraction(0)
 
     def _best(self, values: Sequence[Fraction | None]) -> Fraction | None:
         return min((value for value in values if value is not None), default=None)
 
     def _raw(self, prefill: str, decode: str) -> Raw:
-        rate = min(self._out.get(prefill, _NO_BOUND), self._into.get(decode, _NO_BOUND))
-        return self.broken(prefill, decode), rate, *self._figures(prefill, decode)
+        cuts, home, other = self.cuts, self.host[prefill], self.host[decode]
+        passed: tuple[Cut, ...] = (cuts.out.get(prefill, OPEN), cuts.into.get(decode, OPEN))
+        if home != other:
+            passed += (cuts.leave.get(home, OPEN), cuts.enter.get(other, OPEN))
+        return self.broken(prefill, decode), passed, *self._figures(prefill, decode)
 
     def _figures(self, prefill: str, decode: str) -> tuple[Fraction | None, Fraction | None]:
         """What the objective adds of either end: seconds of its phase, or its price."""
@@ -74,8 +81,8 @@ class Floors:
         return None, None
 
     def _key(self, raw: Raw) -> Key:
-        broken, rate, prefill, decode = raw
-        handoff = Fraction(0) if rate == _NO_BOUND else Fraction(self.nbytes, rate)
+        broken, passed, prefill, decode = raw
+        handoff = max(self._over(cut) for cut in passed)
         if self.objective == "devices":
             return broken, False, 2, False, handoff
         if self.objective == "handoff":

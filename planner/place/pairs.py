@@ -179,7 +179,7 @@ class PairSearch:
         """
         most = most_classes(self.question.ask.fleet)
         few = len(left) <= most and self._complete
-        small = len(left) <= FEW_CLASSES and self._complete
+        small = top is None and len(left) <= FEW_CLASSES and self._complete
         if small or (few and top is None) or self.question.ask.model.unknown:
             return [self._candidate(each) for each in left], None, True
         objective = self.question.objective
@@ -187,11 +187,15 @@ class PairSearch:
         wanted = self.question.top if top is None else top
         found: list[Candidate] = []
         good: list[Key] = []
-        for number, (floor, at) in enumerate(floors.order([self._pair(each) for each in left])):
+        ordered = floors.order([self._pair(each) for each in left])
+        for number, (floor, at) in enumerate(ordered):
             if len(good) >= wanted and good[wanted - 1] <= floor:
                 break
             if number >= most:
-                return found, bound_of(objective, floor if self._complete else floors.least(self.names)), False
+                least = (
+                    min((0, *key[1:]) for key, _ in ordered[number:]) if self._complete else floors.least(self.names)
+                )
+                return found, bound_of(objective, least), False
             candidate = self._candidate(left[at])
             found.append(candidate)
             if candidate.verdict == "admitted":

@@ -84,10 +84,13 @@ class Screen:
             self._whole = self._most_bytes(listed) > MAX_BYTES // 4
 
     @property
-    def handoff_bytes(self) -> int:
-        """Bytes of one traversal from device to device, over all ranks; 0 where that is not known."""
-        stands = {*self._stands[PREFILL]}
-        return 0 if self._whole else sum(each.bytes for each in self._handoff if each.src in stands)
+    def handoff_size(self) -> tuple[int, int]:
+        """Bytes and copies of one traversal from device to device, over all ranks; 0 where that is not known."""
+        if self._whole:
+            return 0, 0
+        ends = {*self._stands[PREFILL]}, {*self._stands[DECODE]}
+        across = [each for each in self._handoff if each.src in ends[0] and each.dst in ends[1]]
+        return sum(each.bytes for each in across), sum(each.copies for each in across)
 
     @property
     def most_rank_bytes(self) -> int:
