@@ -55,7 +55,11 @@ def run_loaded(
     spec: Spec, fleet: Fleet, model: Model, traffic: Traffic, note: Callable[[str], None] | None = None
 ) -> Simulated:
     """The same with its files read already."""
-    plant = build(spec, fleet, model)
+    return run_plant(build(spec, fleet, model), traffic, note)
+
+
+def run_plant(plant: Plant, traffic: Traffic, note: Callable[[str], None] | None = None) -> Simulated:
+    """The same with its workers admitted already."""
     if plant.refused is not None:
         return Simulated(plant=plant)
     from scenarios.simulation.engine import simulate, will_compile
@@ -70,7 +74,7 @@ def run_loaded(
     compiles, began = note is not None and will_compile(config), time.perf_counter()
     if note is not None and compiles:
         note("compiling the event loop, once: some twenty seconds ...")
-    outcome = simulate(config, progress, model.seq_len)
+    outcome = simulate(config, progress, plant.model.seq_len)
     if note is not None and compiles:
         note(f"compiled it and ran in {time.perf_counter() - began:.1f} s; kept where a cache can be written")
     return Simulated(plant=plant, traffic=traffic, outcome=outcome, document=summary(plant, traffic, outcome))

@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from fleet.errors import DescriptionError, InconclusiveError
@@ -18,6 +19,8 @@ Json = dict[str, Any]
 MOST_REASONS = 20
 _ready = threading.Lock()
 _warm: list[bool] = []
+MOST_PLANTS = 4
+_plants: dict[bytes, Any] = {}
 
 
 def answer(body: bytes, trace: bytes | None) -> bytes:
@@ -62,16 +65,34 @@ def _reasons(reasons: list[Json]) -> list[Json]:
 
 def _simulated(asked: Any, trace: bytes | None) -> Json:
     from planner.plan import reason_document
-    from scenarios.simulation.run import run_loaded, traffic_of
+    from scenarios.simulation.run import run_plant, traffic_of
 
     spec, fleet, model = asked
     make_ready()
-    done = run_loaded(spec, fleet, model, traffic_of(spec) if trace is None else pickle.loads(trace))
+    plant = _plant(spec, fleet, model)
+    done = run_plant(plant, traffic_of(spec) if trace is None else pickle.loads(trace))
     if done.document is None:
         refused = done.plant.refused
         reasons = [] if refused is None else [reason_document(reason) for reason in refused.reasons]
         return {"verdict": done.verdict, "reasons": _reasons(reasons), "figures": None, "lower_bounds": []}
     return {"verdict": "admitted", "reasons": [], "figures": figures_of(done.document), "lower_bounds": []}
+
+
+def _plant(spec: Any, fleet: Any, model: Any) -> Any:
+    """The admitted workers; those of the case before where only the requests and SLOs differ from it."""
+    from scenarios.simulation.plant import build
+    from scenarios.simulation.spec import Slo
+
+    asked = dict.fromkeys(("arrivals", "prompts", "answers", "trace", "name")) | {"seed": 0, "slo": Slo()}
+    known = pickle.dumps((replace(spec, **asked), fleet.digest, model.digest), protocol=5)
+    found = _plants.get(known)
+    if found is not None:
+        return replace(found, spec=spec)
+    found = build(spec, fleet, model)
+    while len(_plants) >= MOST_PLANTS:
+        _plants.pop(next(iter(_plants), b""), None)
+    _plants[known] = found
+    return found
 
 
 def figures_of(document: Json) -> Json:

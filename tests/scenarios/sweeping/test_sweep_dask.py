@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.sweeping import engines
+from scenarios.sweeping.cases import program
 from tests.command_line import Ask, asker
 from tests.scenarios.sweeping.sweep_cases import ADMIT, ROOT, write
 
@@ -58,6 +59,7 @@ def test_two_workers_give_the_bytes_of_this_process_and_no_worker_is_code_3(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engines, "CONNECT", 1)
+    program.cache_clear()  # the sources may have been edited since another test asked
     write(tmp_path, ADMIT)
     over = ("--engine", "dask", "--scheduler", scheduler)
     alone = ask("sweep", "sweep.yaml", *over)
