@@ -19,7 +19,7 @@ def units_of(plant: Plant, traffic: Traffic) -> Any:
     return -(-traffic.prompt // plant.spec.block_tokens) if plant.spec.extent == "blocks" else traffic.prompt
 
 
-def _by_pair(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[tuple[str, str, Any]]:
+def by_pair(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[tuple[str, str, Any]]:
     """(prefill, decode, requests) of the handoffs that were completed, pair by pair. Each request's last one counts."""
     import numpy as np
 
@@ -39,7 +39,7 @@ def handoffs(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[Document]
     """Count, bytes and copies of completed handoffs by pair of devices: one traversal each, as rows count."""
     units = units_of(plant, traffic)
     rows = []
-    for p, d, group in _by_pair(plant, traffic, outcome):
+    for p, d, group in by_pair(plant, traffic, outcome):
         first = [leg for leg in plant.ways.ways[plant.ways.pair[p, d]] if leg.src == p]
         n = int(units[group].sum())
         rows.append({"src": p, "dst": d, "count": len(group), "bytes": n * sum(leg.bytes_each for leg in first)})
@@ -56,7 +56,7 @@ def edges(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> list[D
 
     units = units_of(plant, traffic)
     found: dict[tuple[str, str, str], Any] = {}
-    for p, d, group in _by_pair(plant, traffic, outcome):
+    for p, d, group in by_pair(plant, traffic, outcome):
         n = int(units[group].sum())
         spread = None
         for leg in plant.ways.ways[plant.ways.pair[p, d]]:

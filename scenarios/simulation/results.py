@@ -12,6 +12,7 @@ from typing import Any
 from scenarios.simulation import columns as col
 from scenarios.simulation.engine import Outcome
 from scenarios.simulation.moved import edges, handoffs
+from scenarios.simulation.over_time import series
 from scenarios.simulation.plant import Plant
 from scenarios.simulation.traffic import PICOSECONDS, Traffic
 
@@ -52,6 +53,7 @@ def summary(plant: Plant, traffic: Traffic, outcome: Outcome) -> Document:
         "edges": edges(plant, traffic, outcome, last),
         "workers": _workers(plant, outcome, last),
         "queues": _queues(traffic, outcome, last),
+        "series": series(plant, traffic, outcome, last),
         "mean_in_system": outcome.area / last if last else 0.0,
         "events": int(outcome.counters[col.EVENTS]),
         "unfinished": [] if bool(done.all()) else _unfinished(outcome),

@@ -10,6 +10,8 @@ from scenarios.words import joined, limits_block, listing, time_words
 
 Document = dict[str, Any]
 MOST_ROWS = 16
+MOST_EDGES = 4
+MOST_CHARACTERS = 60
 
 
 def simulation_text(document: Document, *, color: bool = False, width: int | None = None) -> str:
@@ -17,8 +19,8 @@ def simulation_text(document: Document, *, color: bool = False, width: int | Non
     paint = Paint(color, width)
     blocks = [
         _head(document, paint), _latency(document, paint), _rates(document), _edges(document, paint),
-        _workers(document, paint), _observed(document, paint), listing("Not finished", document["unfinished"], paint),
-        limits_block(document, paint),
+        _workers(document, paint), _over_time(document, paint), _observed(document, paint),
+        listing("Not finished", document["unfinished"], paint), limits_block(document, paint),
     ]  # fmt: skip
     return joined(blocks)
 
@@ -80,6 +82,24 @@ def _edges(document: Document, paint: Paint) -> list[str]:
     last = [f"  ... and {len(rows) - MOST_ROWS} more edges"] if len(rows) > MOST_ROWS else []
     lost = f", {moved['lost']:,} cut short by failures" if moved["lost"] else ""
     return [*table.lines(paint), *last, f"  all: {format_bytes(moved['bytes'])} in {moved['count']:,} handoffs{lost}"]
+
+
+def _over_time(document: Document, paint: Paint) -> list[str]:
+    """A line a series, a character the highest of its bins, in tenths of the line's highest."""
+    told, edges = document["series"], document["series"]["edges"]
+    lines = {"requests in the system": told["in_system"]}
+    for phase in ("prefill", "decode"):
+        names = {name: values for name, values in told.get(phase, {}).items() if name != "kv_share"}
+        lines |= {f"{phase} {name.replace('_', ' ')}": values for name, values in names.items()}
+    lines |= {f"{edge['src']} -> {edge['dst']} busy": edge["utilisation"] for edge in edges[:MOST_EDGES]}
+    bins = len(told["in_system"])
+    each = -(-bins // MOST_CHARACTERS)
+    table = Table(f"Over time, {time_words(each * told['bin_s'])} a character", ">highest", "tenths of it")
+    for name, values in lines.items():
+        if top := max(values):
+            tops = [max(values[at : at + each]) for at in range(0, bins, each)]
+            table.add(safe(name), f"{top:.4g}", "".join("." if not v else str(int(9 * v / top + 0.5)) for v in tops))
+    return table.lines(paint)
 
 
 def _observed(document: Document, paint: Paint) -> list[str]:

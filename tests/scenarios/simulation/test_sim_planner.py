@@ -105,6 +105,35 @@ def test_bytes_of_all_handoffs_are_the_planners_waybills_summed(checkpoint: str,
     assert sum(row["bytes"] for row in handoffs(plant, traffic, outcome)) == one_way
 
 
+def test_series_add_up_to_what_the_summary_says(checkpoint: str) -> None:
+    """Little's law over all bins, the memory that requests hold, and every byte of every edge."""
+    plant = plant_of(checkpoint, fleet="two-gpu-staged", decode=Pool(devices=("gpu:1",), max_seqs=3))
+    traffic = draw(
+        5, Arrivals(kind="gamma", rate=60, requests=150, shape=0.3),
+        Lengths(kind="lognormal", mu=5, sigma=1, most=3000), Lengths(kind="lognormal", mu=3, sigma=1, least=2, most=90),
+    )  # fmt: skip
+    outcome = simulate(config_of(plant, traffic))
+    document, r = summary(plant, traffic, outcome), outcome.requests
+    told, last = document["series"], int(outcome.counters[col.LAST_TIME])
+    wide = np.diff(np.minimum(np.arange(len(told["in_system"]) + 1) * outcome.bin_ps, last))
+
+    def integral(values: Any) -> float:
+        return float(np.dot(values, wide))
+
+    assert integral(told["in_system"]) == pytest.approx(float((r[:, col.TDONE] - traffic.arrival).sum()), rel=1e-6)
+    waited = float((r[:, col.TADM] - traffic.arrival).sum())
+    assert integral(outcome.levels[0, col.NEWCOMERS]) == pytest.approx(waited, rel=1e-9)
+    kept = float((-(-traffic.prompt // 16) * (r[:, col.THE] - r[:, col.TADM])).sum())
+    assert integral(outcome.levels[0, col.HELD]) == pytest.approx(kept, rel=1e-9), "from admission to the handoff's end"
+    by_edge = {(e["src"], e["dst"]): e for e in document["edges"]}
+    assert {(e["src"], e["dst"]): sum(e["bytes"]) for e in told["edges"]} == {k: e["bytes"] for k, e in by_edge.items()}
+    for edge in told["edges"]:
+        share = by_edge[edge["src"], edge["dst"]]["utilisation"]
+        assert integral(edge["utilisation"]) / last == pytest.approx(share, rel=1e-3)
+    for name in ("running", "waiting_for_slot", "kv_blocks"):
+        assert told["decode"][name] == told["workers"][1][name]
+
+
 def test_blocks_are_the_most_that_admission_allows(checkpoint: str) -> None:
     """One block more a sequence, and the planner refuses that device."""
     from planner.admit import admit
