@@ -253,3 +253,43 @@ def test_cards_that_no_price_names_are_told(ask: Ask, tmp_path: Path) -> None:
     answer = ask("place", "--fleet", str(path), "--objective", "cost", "--price", "l4=0.7")
     assert answer.code == 0
     assert "--price names no h100-sxm-80" in answer.err
+
+
+def test_the_whole_pareto_set_is_told_and_workers_of_ranks_stand_in_brackets(ask: Ask) -> None:
+    sizes = ("--prefill-workers", "1,2", "--decode-workers", "1-4", "--prefill-tp", "1,2")
+    words = ("place", "--fleet", "hgx-h100", *sizes)
+        "place",
+        "--fleet",
+        "hgx-h100",
+        "--prefill-workers",
+        "1,2",
+        "--decode-workers",
+        "1-4",
+        "--prefill-tp",
+        "1,2",
+    )
+    front = sound(ask(*words, "--pareto", "-o", "json").document)["placements"]
+    assert len(front) > 5
+    assert all(row["pareto"] and row["proven"] for row in front)
+    assert len(sound(ask(*words, "--pareto", "--top", "2", "-o", "json").document)["placements"]) == 2
+    assert "[gpu:0-1]" in ask(*words, "--pareto").out
+
+
+def test_what_is_broken_and_what_leaves_too_few_devices_are_told(ask: Ask) -> None:
+    text = ask("place", "--fleet", "hgx-h100", "--prefill-workers", "2", "--decode-workers", "6", "--avoid", "gpu:0")
+    assert "breaks avoid gpu:0" in text.out
+    few = ("place", "--fleet", "hgx-h100", "--prefill-workers", "2", "--require", "same-domain", "--exclude", "gpu:0-5")
+    assert "and --exclude leaves 2" in ask(*few).err
+    near = ask(
+        "place", "--fleet", "gb200-nvl72", "--prefill-workers", "2", "--decode-workers", "2", "--require", "same-node",
+        "--routing", "nearest",
+    )  # fmt: skip
+    assert near.code == 2
+    assert "--require same-node excludes every pool" in near.err
+
+
+def test_place_prices_staged_legs_pipelined_where_asked(ask: Ask) -> None:
+    words = ("place", "--fleet", "two-gpu-staged", "--mtp", "-o", "json")
+    one, other = (ask(*words, *more).document["placements"][0] for more in ((), ("--staging", "pipelined")))
+    assert other["handoff"]["seconds"] < one["handoff"]["seconds"]
+    assert other["slack_bytes"] == one["slack_bytes"]
