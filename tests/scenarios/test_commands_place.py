@@ -258,16 +258,6 @@ def test_cards_that_no_price_names_are_told(ask: Ask, tmp_path: Path) -> None:
 def test_the_whole_pareto_set_is_told_and_workers_of_ranks_stand_in_brackets(ask: Ask) -> None:
     sizes = ("--prefill-workers", "1,2", "--decode-workers", "1-4", "--prefill-tp", "1,2")
     words = ("place", "--fleet", "hgx-h100", *sizes)
-        "place",
-        "--fleet",
-        "hgx-h100",
-        "--prefill-workers",
-        "1,2",
-        "--decode-workers",
-        "1-4",
-        "--prefill-tp",
-        "1,2",
-    )
     front = sound(ask(*words, "--pareto", "-o", "json").document)["placements"]
     assert len(front) > 5
     assert all(row["pareto"] and row["proven"] for row in front)
