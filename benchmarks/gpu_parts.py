@@ -74,7 +74,7 @@ class Bench:
             driver.synchronize(stream)
             if repeat:
                 taken.append(driver.elapsed_us(first, last) / 1e6)
-        return median(taken)
+        return float(median(taken))
 
     def projections(self) -> None:
         """The seven products of every layer."""
