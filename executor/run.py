@@ -412,7 +412,7 @@ def _choice(sampling: Sampling | None) -> dict[str, float | int]:
     return {"temperature": 0.0} if sampling is None else asdict(sampling)
 
 
-def _narrow(backend: Backend) -> dict[str, str]:
+def _narrow(backend: Backend | type[Backend]) -> dict[str, str]:
     """The type in which a backend's own devices read weights, where it is not fp32."""
     dtype: str = getattr(backend, "compute_dtype", "fp32")
     return {} if dtype == "fp32" else {"compute_dtype": dtype}
@@ -428,6 +428,9 @@ def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> P
     if path == "dispatch" and orders.workload.layout == LAYOUT and not backend.runs_packed:
         told = f"backend {backend.name} computes in the layout plain only; admit with --layout plain"
         raise DescriptionError.at("run", "layout", told)
+    if path == "dispatch" and (narrow := _narrow(backend)):
+        told = f"{narrow['compute_dtype']}: operations one by one are computed in fp32; leave --path out, and"
+        raise DescriptionError.at("run", "compute-dtype", f"{told} attention on the device")
     return path
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fleet.model import DTYPE_BYTES
 from scenarios.case import Case, Document
+from scenarios.compute_dtype import narrow_disagrees
 from scenarios.finding import Finding, failed, inconclusive, passed, waived
 
 _FUSES_MULTIPLIES = "packed16"
@@ -21,6 +22,7 @@ def settings_disagree(case: Case) -> Iterator[str]:
     """Contradictions between a run's settings and what it reports, in words."""
     run, settings = case.b, case.b.get("settings") or {}
     yield from unseen(run)
+    yield from narrow_disagrees(run)
     layout = case.orders["workload"]["layout"]
     threads = settings.get("threads")
     if threads is not None and threads != 1 and run.get("path") == "dispatch":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fleet.errors import DescriptionError
 from planner.orders import Orders
 
-__all__ = ["COMPUTE_DTYPES", "check_compute_dtype", "check_compute_path", "narrow_of", "narrow_words", "not_promised"]
+__all__ = [
+    "COMPUTE_DTYPES", "check_compute_devices", "check_compute_dtype", "narrow_disagrees", "narrow_of", "narrow_words",
+    "not_promised",
+]  # fmt: skip
 
 COMPUTE_DTYPES = ("fp32", "bf16", "fp16")
 _FLAG = "--compute-dtype"
@@ -27,14 +30,9 @@ def check_compute_dtype(dtype: str, backend: str, fast: bool) -> None:
         raise DescriptionError.at("command line", _FLAG, f"{dtype} and --fast exclude each other; leave one out")
 
 
-def check_compute_path(dtype: str, orders: Orders, path: str) -> None:
-    """DescriptionError where a request's way has no kernels for narrow weights, or no card takes part."""
-    if dtype == "fp32":
-        return
-    if path != "fused":
-        told = f"{dtype}: operations one by one are computed in fp32; leave --path out, and attention on the device"
-        raise DescriptionError.at("run", "compute-dtype", told)
-    if all(device.kind != "gpu" for device in orders.devices):
+def check_compute_devices(dtype: str, orders: Orders) -> None:
+    """DescriptionError where no card takes part that could have narrow weights."""
+    if dtype != "fp32" and all(device.kind != "gpu" for device in orders.devices):
         told = f"{dtype}: no GPU takes part in this plan, and processors compute in fp32; leave {_FLAG} out"
         raise DescriptionError.at("run", "compute-dtype", told)
 
@@ -43,6 +41,16 @@ def narrow_of(settings: Mapping[str, Any] | None) -> str | None:
     """The narrow type of a run's settings; None where it computed in fp32."""
     dtype = (settings or {}).get("compute_dtype")
     return None if dtype in (None, "fp32") else str(dtype)
+
+
+def narrow_disagrees(run: Mapping[str, Any]) -> Iterator[str]:
+    """What a run that says it computed in a narrow type contradicts: else the claim alone would waive its ids."""
+    dtype = narrow_of(run.get("settings"))
+    driven = (run.get("driver") or {}).get("compute_dtype")
+    if driven != dtype:
+        yield f"settings.compute_dtype is {dtype or 'fp32'}, but its driver read weights in {driven or 'fp32'}"
+    if dtype is not None and (run.get("backend"), run.get("path")) != ("cupy", "fused"):
+        yield f"settings.compute_dtype is {dtype}, but {run.get('backend')} by path {run.get('path')} computes in fp32"
 
 
 def not_promised(dtype: str, seen: str) -> str:

@@ -19,7 +19,7 @@ from fleet.model import Model
 from planner.orders import Orders
 from scenarios.beside_strict import beside_strict
 from scenarios.compare import compare
-from scenarios.compute_dtype import check_compute_dtype, check_compute_path, narrow_words
+from scenarios.compute_dtype import check_compute_devices, check_compute_dtype, narrow_words
 from scenarios.documents import canonical, orders_from_document
 from scenarios.limits import run_limits, witnesses_of
 from scenarios.schemas import MODEL_SIZES
@@ -91,9 +91,8 @@ def set_up(
     check_compute_dtype(compute_dtype, backend, fast)
     how = _check_executable(orders, backend, path)
     loaded = _computing(_emulating(backend) if emulate else load_backend(backend), compute_dtype)
-    chosen = chosen_path(orders, loaded, how)
-    check_pace(orders, chosen, fast, threads)
-    check_compute_path(compute_dtype, orders, chosen)
+    check_pace(orders, chosen_path(orders, loaded, how), fast, threads)
+    check_compute_devices(compute_dtype, orders)
     _check_there({} if model else {"model": inputs["model"]["path"]}, tokenizer, inputs)
     if fleet is not None:
         _check_fleet(fleet, inputs)

@@ -12,6 +12,7 @@ from executor.facts import run_document
 from executor.weights import Weights
 from fleet.errors import DescriptionError, InconclusiveError
 from planner.plan import make_orders, prediction_document
+from scenarios.compare import compare
 from scenarios.planning import make_plan
 from scenarios.runner import run_and_compare, set_up
 from scenarios.wanted import prepare, wanted_of
@@ -97,6 +98,25 @@ def test_ids_are_reported_beside_the_fp32_run_and_waived(monkeypatch: pytest.Mon
     assert "reported, not promised" in checks["tokens_equal_strict"][1]
     assert run["comparison"]["verdict"] == "equal"
     assert any("compute-dtype bf16" in limit for limit in run["limits"])
+
+
+def test_a_run_that_only_claims_to_be_narrow_contradicts_itself(
+    monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
+) -> None:
+    with on(FakeDriver(cards=2), monkeypatch):
+        runs = [run_and_compare(set_up(plan, backend=name)) for name in ("cupy", "numba")]
+        narrow = run_and_compare(set_up(plan, backend="cupy", compute_dtype="fp16"))
+    claims = [run | {"settings": run["settings"] | {"compute_dtype": "bf16"}} for run in (*runs, narrow)]
+    denies = narrow | {"settings": {k: v for k, v in narrow["settings"].items() if k != "compute_dtype"}}
+    for run in (*claims, denies):
+        checks = {check["name"]: check["result"] for check in compare(plan, run)["checks"]}
+        assert checks["run_agrees_with_itself"] == "failed"
+
+
+def test_attention_on_the_host_has_no_narrow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = make_plan(prepare(wanted_of("two-gpu", {"steps": 45, "attention": "host"})))
+    with on(FakeDriver(cards=2), monkeypatch), pytest.raises(DescriptionError, match="attention on the device"):
+        set_up(host, backend="cupy", compute_dtype="bf16")
 
 
 @pytest.mark.parametrize(
