@@ -28,7 +28,9 @@ __all__ = [
     "orders_from_document",
     "plan_id",
     "pretty",
+    "read_bytes",
     "read_document",
+    "write_data",
     "write_document",
 ]
 
@@ -79,7 +81,7 @@ def read_document(path: str, kinds: Collection[str]) -> Document:
     Keys that are not known are kept. Raises DescriptionError with every fault found, each with its JSON path; a plan
     whose `id` no longer fits its content is refused, because it can only have been edited.
     """
-    return checked_document(_read_bytes(path), "<stdin>" if path == "-" else path, kinds)
+    return checked_document(read_bytes(path), "<stdin>" if path == "-" else path, kinds)
 
 
 def checked_document(data: bytes, source: str, kinds: Collection[str]) -> Document:
@@ -200,7 +202,7 @@ def _kind_of(document: Document, kinds: Collection[str], source: str) -> str:
     return parts[1]
 
 
-def _read_bytes(path: str) -> bytes:
+def read_bytes(path: str) -> bytes:
     """At most MAX_BYTES of a file, pipe or stdin. Devices such as /dev/zero are refused: they do not end."""
     if path == "-":
         data = sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -238,7 +240,11 @@ def write_text(path: str, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    data = text.encode("utf-8", errors="surrogateescape")
+    write_data(path, text.encode("utf-8", errors="surrogateescape"))
+
+
+def write_data(path: str, data: bytes) -> None:
+    """As `write_document`, for finished bytes; not for stdout."""
     try:
         target = os.path.realpath(path)
         if os.path.lexists(target) and not stat.S_ISREG(os.stat(target).st_mode):

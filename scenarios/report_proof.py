@@ -101,7 +101,7 @@ def _matrix(matrix: list[Document], paint: Paint) -> list[list[str]]:
         first = paint(title, "bold") + " " * (left - len(title)) if digit == high - 1 else " " * left
         lines.append((first + "".join(f" {number.rjust(high)[digit]}" for number in numbers)).rstrip())
     for check in checks:
-        cells = "".join(f" {paint(*_mark(check, row))}" for row in matrix)
+        cells = "".join(f" {paint(*mark(check, row))}" for row in matrix)
         lines.append(f"  {safe(check)}".ljust(left) + cells)
     names = Table("Sabotages", "verdict", "name", "what failed")
     for number, row in zip(numbers, matrix, strict=True):
@@ -110,7 +110,7 @@ def _matrix(matrix: list[Document], paint: Paint) -> list[list[str]]:
     return [[*lines, *paint.fold(f"  {LEGEND}", 2)], names.lines(paint)]
 
 
-def _mark(check: str, row: Document) -> tuple[str, str | None]:
+def mark(check: str, row: Document) -> tuple[str, str | None]:
     if row["verdict"] == "waived":
         return "-", "dim"
     failed = check in row["failed"]

@@ -8,8 +8,9 @@ import typer
 
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
-from scenarios.cli.frame import Format, FormatOption, command, exit_code, exit_code_of, wrong_use
+from scenarios.cli.frame import command, exit_code, exit_code_of, wrong_use
 from scenarios.cli.kinds import refuse_other_kinds
+from scenarios.cli.reporting import Report, ReportOption, check_report, show_report
 
 ROOM: dict[str, Any] = {
     "max_sequences": Annotated[
@@ -108,7 +109,7 @@ def register(app: typer.Typer) -> None:
         prefill_pp: opt.PrefillPpOption = None,
         decode_pp: opt.DecodePpOption = None,
         plan_out: PlanOut = None,
-        output: FormatOption = Format.text,
+        output: ReportOption = Report.text,
     ) -> int:
         """Admit or refuse a placement, with exact bytes and reasons. 0 admitted, 1 refused, 3 unverified.
 
@@ -130,6 +131,7 @@ def register(app: typer.Typer) -> None:
             prefill_pp=prefill_pp, decode_pp=decode_pp, engine=engine, engine_version=engine_version,
             prefix_hit=prefix_hit, kv_buffer=kv_buffer,
         ) | _room(asked)  # fmt: skip
+        check_report(output)
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])
         plans = _plans(scenario, fleet or [], words, engine_args, available)
@@ -179,14 +181,16 @@ def _by_launch_lines(questions: list[Any], path: str, available: str | None) -> 
     return [make_plan(prepare(question), launches, stated) for question in questions]
 
 
-def _print(console: Console, plans: list[dict[str, Any]], output: Format, *, explain: bool) -> None:
+def _print(console: Console, plans: list[dict[str, Any]], output: Report, *, explain: bool) -> None:
     for plan in plans:
         for warning in plan["warnings"]:
             console.warn(warning)
-    if output is Format.json:
+    if output is not Report.text:
         from scenarios.admissions import admissions_document
 
-        console.document(plans[0] if len(plans) == 1 else admissions_document(plans))
+        document = plans[0] if len(plans) == 1 else admissions_document(plans)
+        if not show_report(console, output, document, "admit"):
+            console.document(document)
         return
     from scenarios.report import admissions_text, plan_text
 
@@ -198,13 +202,13 @@ def _print(console: Console, plans: list[dict[str, Any]], output: Format, *, exp
     console.result(text)
 
 
-def _write_alone(console: Console, plan: dict[str, Any], output: Format) -> None:
+def _write_alone(console: Console, plan: dict[str, Any], output: Report) -> None:
     """`--plan-out -`: an admitted plan, and not a word beside it, on stdout. Why another is none goes to stderr."""
     from scenarios.report import plan_text
 
     for warning in plan["warnings"]:
         console.warn(warning)
-    if exit_code(plan["verdict"]) == 0 or output is Format.json:
+    if exit_code(plan["verdict"]) == 0 or output is Report.json:
         console.document(plan)
     else:
         console.note(plan_text(plan).rstrip("\n"))

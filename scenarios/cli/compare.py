@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from scenarios.cli.console import Console
-from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_use
+from scenarios.cli.frame import command, exit_code, wrong_use
 from scenarios.cli.kinds import refuse_other_kinds
+from scenarios.cli.reporting import Report, ReportOption, check_report, show_report
 
 
 def register(app: typer.Typer) -> None:
@@ -19,12 +20,13 @@ def register(app: typer.Typer) -> None:
         console: Console,
         a: Annotated[str, typer.Argument(metavar="A", help="A plan, or a run. `-` reads stdin.")],
         b: Annotated[str, typer.Argument(metavar="B", help="A run of that plan, another plan, or another run.")],
-        output: FormatOption = Format.text,
+        output: ReportOption = Report.text,
     ) -> int:
         """Set a plan beside its run, or two of a kind. 0 equal, 1 different, 3 cannot say."""
         from scenarios import compare as comparing
         from scenarios.documents import read_document
 
+        check_report(output)
         if a == b == "-":
             wrong_use("only one of the two documents can come from stdin")
         kinds = ("plan", "run")
@@ -33,9 +35,9 @@ def register(app: typer.Typer) -> None:
         first, second = read_document(a, kinds), read_document(b, kinds)
         document = comparing.compare(first, second)
         document["documents"] = [_named(a, first), _named(b, second)]
-        if output is Format.json:
+        if output is Report.json:
             console.document(document)
-        else:
+        elif not show_report(console, output, document, "compare"):
             from scenarios.report_run import comparison_text
 
             console.result(comparison_text(document, **console.look))

@@ -11,8 +11,9 @@ import typer
 
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
-from scenarios.cli.frame import Format, FormatOption, command, exit_code
+from scenarios.cli.frame import command, exit_code
 from scenarios.cli.kinds import refuse_other_kinds
+from scenarios.cli.reporting import Report, ReportOption, check_report, show_report
 from scenarios.cli.run import not_admitted
 
 SaveDir = Annotated[
@@ -32,13 +33,14 @@ def register(app: typer.Typer) -> None:
         emulate: opt.EmulateOption = False,
         path: opt.PathOption = None,
         save_dir: SaveDir = None,
-        output: FormatOption = Format.text,
+        output: ReportOption = Report.text,
     ) -> int:
         """Run the split, its oracle and every sabotage. 0 proved, 1 not proved or refused, 3 cannot say.
 
         The oracle is the same request on one device. Each check is shown to fail under some sabotage.
         """
         refuse_other_kinds(scenario, ("scenario",), "prove takes a scenario")
+        check_report(output)
         opt.check_path(path)
         from scenarios.wanted import prepare, wanted_of
 
@@ -56,9 +58,9 @@ def register(app: typer.Typer) -> None:
             _save(save_dir, plan, proof)
             files = " ".join(os.path.join(save_dir, name) for name in ("plan.json", "run-split.json"))
             console.note(f"evidence written to {save_dir}; compare again with: kvwaybill compare {files}")
-        if output is Format.json:
+        if output is Report.json:
             console.document(proof)
-        else:
+        elif not show_report(console, output, proof, "prove"):
             from scenarios.report_proof import proof_text
 
             console.result(proof_text(proof, **console.look))

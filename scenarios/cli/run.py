@@ -9,8 +9,9 @@ import typer
 
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
-from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_use
+from scenarios.cli.frame import command, exit_code, wrong_use
 from scenarios.cli.kinds import refuse_other_kinds
+from scenarios.cli.reporting import Report, ReportOption, check_report, show_report
 
 RunOut = Annotated[str | None, typer.Option("--run-out", metavar="RUN.json", help="Write the run here as JSON.")]
 Without = Annotated[
@@ -35,13 +36,14 @@ def register(app: typer.Typer) -> None:
         compute_dtype: opt.ComputeDtypeOption = "fp32",
         without: Without = None,
         run_out: RunOut = None,
-        output: FormatOption = Format.text,
+        output: ReportOption = Report.text,
     ) -> int:
         """Run a scenario or a plan, and compare with the prediction. 0 equal, 1 different or refused, 3 cannot say.
 
         With a plan only paths, and a prompt of as many tokens, may be given: everything else was settled by admit.
         """
         refuse_other_kinds(target, ("scenario", "plan"), "run takes a scenario or a plan")
+        check_report(output)
         opt.check_path(path)
         if without not in (None, "handoff"):
             wrong_use(f"--without {without}: only the handoff can be left out")
@@ -63,9 +65,9 @@ def register(app: typer.Typer) -> None:
         document = run_and_compare(bench, without=() if without is None else (without,))
         if run_out is not None and run_out != "-":
             write_document(run_out, document)
-        if output is Format.json or run_out == "-":  # `--run-out -`: the document alone, with no text beside it
+        if output is Report.json or run_out == "-":  # `--run-out -`: the document alone, with no text beside it
             console.document(document)
-        else:
+        elif not show_report(console, output, document, "run"):
             from scenarios.report_run import run_text
 
             console.result(run_text(document, **console.look))
@@ -124,11 +126,11 @@ def is_document(target: str) -> bool:
     return is_json and b'"kvwaybill/scenario/' not in head[:_HEAD]
 
 
-def not_admitted(console: Console, plan: dict[str, Any], output: Format, *, aside: bool = False) -> int:
+def not_admitted(console: Console, plan: dict[str, Any], output: Report, *, aside: bool = False) -> int:
     """Shows the refusal: only an admitted plan is run. The verdict's code. `aside`: on stderr, stdout is for a run."""
-    if output is Format.json:
+    if output is Report.json:
         console.document(plan)
-    else:
+    elif aside or not show_report(console, output, plan, "admit"):
         from scenarios.report import plan_text
 
         if aside:

@@ -8,7 +8,8 @@ import typer
 
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
-from scenarios.cli.frame import YES, Format, FormatOption, command, exit_code
+from scenarios.cli.frame import YES, command, exit_code
+from scenarios.cli.reporting import Report, ReportOption, check_report, show_refusal, show_report
 
 TraceOption = Annotated[
     str | None, typer.Option("--trace", metavar="FILE", help="Requests of a trace, in place of the scenario's.")
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
         observed: Annotated[
             str | None, typer.Option("--observed", metavar="FILE.jsonl", help="Observed latencies to compare with.")
         ] = None,
-        output: FormatOption = Format.text,
+        output: ReportOption = Report.text,
     ) -> int:
         """Simulate requests over time on admitted devices. 0 simulated, 1 refused, 3 cannot say.
 
@@ -45,6 +46,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.simulation.read_spec import load_spec
         from scenarios.simulation.run import refusal_text, run_spec
 
+        check_report(output)
         if records_out is not None:
             opt.check_out("--records-out", records_out)
         spec = load_spec(scenario)
@@ -52,7 +54,8 @@ def register(app: typer.Typer) -> None:
         spec = replace(spec, **{name: value for name, value in given.items() if value is not None})
         done = run_spec(spec, console.note)
         if done.document is None:
-            console.result(refusal_text(done.plant))
+            if not show_refusal(output, scenario, done.verdict, refusal_text(done.plant)):
+                console.result(refusal_text(done.plant))
             return exit_code(done.verdict)
         if observed is not None:
             from scenarios.simulation.observed import comparison, read_observed
@@ -65,9 +68,9 @@ def register(app: typer.Typer) -> None:
 
             write_text(records_out, "".join(records(done.plant, done.traffic, done.outcome)))
             console.note(f"records written to {records_out}")
-        if output is Format.json:
+        if output is Report.json:
             console.document(done.document)
-        else:
+        elif not show_report(console, output, done.document, "simulate"):
             from scenarios.simulation.text import simulation_text
 
             console.result(simulation_text(done.document, **console.look))

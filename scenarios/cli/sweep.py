@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
-from scenarios.cli.frame import CANNOT_SAY, NO, YES, Format, FormatOption, command, wrong_use
+from scenarios.cli.frame import CANNOT_SAY, NO, YES, command, wrong_use
+from scenarios.cli.reporting import Report, ReportOption, check_report, show_report
 
 Engine = Annotated[str, typer.Option("--engine", metavar="local|dask", help="Where cases are run.")]
 Scheduler = Annotated[
@@ -47,7 +48,7 @@ def register(app: typer.Typer) -> None:
         best: Best = False,
         pareto: ParetoOnly = False,
         result_out: ResultOut = None,
-        output: FormatOption = Format.text,
+        output: ReportOption = Report.text,
     ) -> int:
         """Run many cases from one file and rank them. 0 all answered, 1 none kept the SLOs (--best), 3 cannot say.
 
@@ -58,6 +59,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.sweeping.read_sweep import load_sweep, sweep_names
         from scenarios.sweeping.run import How, listed, run_sweep
 
+        check_report(output)
         _check(engine, scheduler, resume=resume, fresh=fresh)
         if sweep not in sweep_names():
             refuse_other_kinds(sweep, ("sweep",), "sweep takes a sweep")
@@ -73,6 +75,8 @@ def register(app: typer.Typer) -> None:
         if how.journal is not None and result_out is not None:
             _apart(how.journal, result_out)
         if dry_run:
+            if output not in (Report.text, Report.json):
+                wrong_use(f"-o {output}: --dry-run lists cases as text or json; nothing is judged yet")
             document = listed(asked, how)
             _show(console, output, document, "cases_text")
             return YES
@@ -135,9 +139,11 @@ def _journal(console: Console, given: str | None, source: str) -> str | None:
     return None
 
 
-def _show(console: Console, output: Format, document: dict[str, object], text: str, **asked: bool) -> None:
-    if output is Format.json:
+def _show(console: Console, output: Report, document: dict[str, Any], text: str, **asked: bool) -> None:
+    if output is Report.json:
         console.document(document)
+        return
+    if text == "sweep_text" and show_report(console, output, document, "sweep"):
         return
     from scenarios.sweeping import text as texts
 

@@ -80,8 +80,8 @@ ABOUT: dict[str, Callable[[str], bool]] = {
     SIMULATED: lambda words: "unscored" in words and "not simulated" in words,
 }
 SCHEMAS = [["fleet", "schema"], ["scenario", "schema"]]
-WRITTEN = [["fleet", "import"], ["fleet", "discover"]]
-"""Commands whose text is a file for other commands to read: it holds nothing else."""
+WRITTEN = [["fleet", "import"], ["fleet", "discover"], ["report"]]
+"""Commands whose text is a file, for other commands or for a browser: it holds nothing else."""
 DRIVEN = [["witness"]]
 """Commands whose answer depends on the driver that is there; their limits are tested beside the driver's."""
 

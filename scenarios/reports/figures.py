@@ -1,0 +1,251 @@
+"""The numbers of each picture, out of the documents: plain rows, without a drawing library, for tests to read.
+
+A figure holds exact bytes and the words that stand beside them; the axis carries the same number in a round unit. What
+is unknown has no bar and says so in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+from fleet.units import format_bytes, parse_seconds, seconds_number
+from scenarios.report_proof import mark
+from scenarios.reports.over_time import latency_figures, links_figures, pareto_figures, workers_figures
+from scenarios.reports.shape import Figure, Row, axis_unit, cut, named_alike
+from scenarios.words import mapping, time_words
+
+Document = dict[str, Any]
+MOST_DEVICES = 12
+MOST_EDGES = 24
+WHO = ("predicted", "counted", "observed")
+PHASES = ("stage", "prefill", "handoff", "decode")
+__all__ = ["Figure", "figures_of"]
+
+
+def figures_of(kind: str, document: Document) -> list[Figure]:
+    """The pictures of a document of `scenarios.reports.read`, in its page's order. What holds no number has none."""
+    found = [make(document) for make in _MAKERS.get(kind, ())]
+    return [figure for figure in found if figure is not None and figure.rows]
+
+
+def memory_figure(plan: Document) -> Figure | None:
+    """Each line of each device from where the one before ended, with capacity and budget. Alike devices stand once."""
+    alike: dict[tuple[Any, ...], list[Document]] = {}
+    for entry in plan.get("memory") or []:
+        figures = (*entry["resident"].items(), *(entry[f"{name}_bytes"] for name in ("rounding", "budget", "capacity")))
+        alike.setdefault(figures, []).append(entry)
+    groups = sorted(alike.values(), key=lambda entries: _fullness(entries[0]))
+    most = max((_known_sum(entries[0]) for entries in groups[:MOST_DEVICES]), default=0)
+    unit, factor = axis_unit("bytes", most)
+    rows: list[Row] = []
+    bounds: list[Row] = []
+    for entries in groups[:MOST_DEVICES]:
+        device = named_alike([entry["device"] for entry in entries])
+        rows += _waterfall(entries[0], device, factor)
+        bounds += _bounds(entries[0], device, factor, most)
+    notes = [f"{bound['device']}: {bound['told']}, beyond the axis" for bound in bounds if bound["beyond"]]
+    if left := len(groups) - MOST_DEVICES:
+        notes += [f"{left} more that are less full"] if left > 0 else []
+    return Figure(
+        name="memory", title="Memory by device", unit=unit, rows=rows,
+        marks=[bound for bound in bounds if not bound["beyond"]], notes=notes,
+    )  # fmt: skip
+
+
+def _fullness(entry: Document) -> tuple[int, Fraction]:
+    """The fullest first; what has no slack to tell comes last."""
+    if entry["slack_bytes"] is None or not entry["budget_bytes"]:
+        return 1, Fraction(0)
+    return 0, Fraction(entry["slack_bytes"], entry["budget_bytes"])
+
+
+def _lines(entry: Document) -> Iterable[tuple[str, int | None]]:
+    yield from entry["resident"].items()
+    yield "rounding", entry["rounding_bytes"]
+
+
+def _known_sum(entry: Document) -> int:
+    return sum(nbytes or 0 for _, nbytes in _lines(entry))
+
+
+def _waterfall(entry: Document, device: str, factor: int) -> list[Row]:
+    rows: list[Row] = []
+    at = 0
+    for line, nbytes in _lines(entry):
+        if nbytes == 0:
+            continue
+        told = format_bytes(nbytes)
+        rows.append(
+            {"device": device, "line": line, "bytes": nbytes, "from": at / factor, "to": (at + (nbytes or 0)) / factor,
+             "told": told}
+        )  # fmt: skip
+        at += nbytes or 0
+    total = entry["total_bytes"]
+    told = f"{format_bytes(total)}, {_slack(entry)}" if total is not None else "unknown: a line is not known"
+    rows.append({"device": device, "line": "total", "bytes": total, "from": 0, "to": at / factor, "told": told})
+    return rows
+
+
+def _slack(entry: Document) -> str:
+    slack = entry["slack_bytes"]
+    if slack is None:
+        return "no budget stated"
+    return f"{format_bytes(slack)} left" if slack >= 0 else f"short by {format_bytes(-slack)}"
+
+
+BEYOND = 8
+"""A bound that lies more than this many times beyond what is needed would leave no room to see what is needed."""
+
+
+def _bounds(entry: Document, device: str, factor: int, most: int) -> list[Row]:
+    return [
+        {"device": device, "what": what, "bytes": nbytes, "at": nbytes / factor,
+         "told": f"{what} {format_bytes(nbytes)}", "beyond": nbytes > BEYOND * max(most, 1)}
+        for what in ("budget", "capacity")
+        if (nbytes := entry[f"{what}_bytes"]) is not None
+    ]  # fmt: skip
+
+
+def edges_figure(document: Document) -> Figure | None:
+    """Bytes of each phase and edge: predicted before counted before observed. A plan is predicted alone."""
+    if "rows" in document:
+        legs = [(row, {who: row[f"{who}_bytes"] for who in WHO}, row["verdict"]) for row in document["rows"]]
+    else:
+        legs = [(row | leg, {"predicted": leg["bytes"]}, "") for row in document.get("waybill") or []
+                for leg in row.get("legs") or [row]]  # fmt: skip
+    sums: dict[str, dict[str, list[int | None]]] = {}
+    for leg, figures, _ in legs:
+        kv = "KV " if leg["phase"] == "handoff" else ""
+        ends = sums.setdefault(f"{kv}{leg['phase']} {leg['src']} -> {leg['dst']} ({leg['kind']})", {})
+        for who, nbytes in figures.items():
+            ends.setdefault(who, []).append(nbytes)
+    if document.get("compared") in (["plan", "plan"], ["run", "run"]):
+        for figures_by in sums.values():
+            figures_by.pop("counted", None)
+    order = sorted(sums, key=lambda edge: (not edge.startswith("KV "), -(_total(sums[edge].get("predicted", [])) or 0)))
+    rows = [
+        {"edge": cut(edge, 60), "who": who, "bytes": (total := _total(found)), "value": total or None,
+         "told": _edge_words(who, found, total)}
+        for edge in order[:MOST_EDGES]
+        for who, found in sums[edge].items()
+    ]  # fmt: skip
+    left = len(order) - MOST_EDGES
+    notes = [f"{left} more edges that carry less"] if left > 0 else []
+    return Figure(name="edges", title="Bytes by edge", unit="bytes, log scale", rows=rows, notes=notes)
+
+
+def _total(found: list[int | None]) -> int | None:
+    return None if None in found else sum(nbytes or 0 for nbytes in found)
+
+
+def _edge_words(who: str, found: list[int | None], total: int | None) -> str:
+    if total is not None:
+        return format_bytes(total)
+    seen = sum(nbytes is not None for nbytes in found)
+    return (
+        "unknown" if who == "predicted" else "unwitnessed" if not seen else f"unwitnessed in {len(found) - seen} rows"
+    )
+
+
+def plan_timeline(plan: Document) -> Figure | None:
+    """The predicted phases one after another, each on its device and on the links of its rows.
+
+    Rows of a phase are drawn from its start, the sums of a link together: a plan does not say when in it they move.
+    """
+    time = mapping(plan.get("time"))
+    at = 0
+    spans: list[tuple[str, str, int, int]] = []
+    notes = []
+    for phase in ("prefill", "handoff", "decode"):
+        told = mapping(time.get(phase))
+        if not told:
+            continue
+        if told.get("seconds") is None:
+            notes.append(f"{phase} is unpriced, and what follows it is not drawn")
+            break
+        length = _picoseconds(told["seconds"])
+        if phase != "handoff":
+            device = str(mapping(plan.get("placement")).get(phase))
+            spans.append((cut(device, 40), phase, at, at + length))
+        spans += [(lane, phase, at, at + taken) for lane, taken in _links(plan, phase)]
+        at += length
+    if notes and not spans:
+        return None
+    return _timeline(spans, "Predicted timeline", [*notes, "rows of a phase are drawn from its start, summed by link"])
+
+
+def _picoseconds(seconds: float) -> int:
+    return round(Fraction(seconds) * parse_seconds("1 s"))
+
+
+def _links(plan: Document, phase: str) -> list[tuple[str, int]]:
+    """(lane, ps) of the links that the rows of a phase keep busy; rows without a time have no bar."""
+    busy: dict[str, int] = {}
+    for row in plan.get("waybill") or []:
+        if row["phase"] == phase:
+            for leg in row.get("legs") or []:
+                if leg.get("seconds") is not None:
+                    lane = f"{leg['src']} -> {leg['dst']}"
+                    busy[lane] = busy.get(lane, 0) + _picoseconds(leg["seconds"])
+    return list(busy.items())
+
+
+def run_timeline(run: Document) -> Figure | None:
+    """When each order was carried out, by the clock of the host."""
+    thousand = parse_seconds("1 ns")
+    spans = [
+        (span["dst"] if not span.get("src") else f"{span['src']} -> {span['dst']}", span["phase"],
+         span["start_ns"] * thousand, span["end_ns"] * thousand)
+        for span in run.get("spans") or []
+    ]  # fmt: skip
+    notes = ["by the clock of the host, from call to return"]
+    if run["tier"] == "emulated":
+        notes.append("emulated: times of one processor, not of the fleet's devices")
+    return _timeline(spans, "Observed timeline", notes)
+
+
+def _timeline(spans: list[tuple[str, str, int, int]], title: str, notes: list[str]) -> Figure:
+    last = max((end for *_, end in spans), default=0)
+    unit, factor = axis_unit("seconds", last)
+    rows: list[Row] = [
+        {"lane": cut(lane, 40), "phase": phase, "from": start / factor, "to": end / factor, "picoseconds": end - start,
+         "told": f"{phase} {time_words(seconds_number(end - start))}"}
+        for lane, phase, start, end in spans
+    ]  # fmt: skip
+    return Figure(name="timeline", title=title, unit=unit, rows=rows, notes=notes)
+
+
+def matrix_figure(proof: Document) -> Figure | None:
+    """Checks x sabotages, with the marks of the text."""
+    matrix = proof["matrix"]
+    names = list(dict.fromkeys(n for row in matrix for key in ("must_fail", "must_pass", "failed") for n in row[key]))
+    rows: list[Row] = [
+        {"check": name, "number": number, "sabotage": row["sabotage"], "mark": (sign := mark(name, row)[0]),
+         "meaning": MEANINGS[sign]}
+        for name in names
+        for number, row in enumerate(matrix, start=1)
+    ]  # fmt: skip
+    return Figure(name="matrix", title="Checks x sabotages", unit="number of the sabotage", rows=rows, notes=[])
+
+
+MEANINGS = {
+    "F": "F failed, as it must", "f": "f failed beside that", "p": "p passed, as it must",
+    ".": ". free to fail or pass", "-": "- does not apply", "!": "! failed, must pass", "?": "? passed, must fail",
+}  # fmt: skip
+
+
+def _of_comparison(run: Document) -> Figure | None:
+    return edges_figure(run["comparison"]) if run.get("comparison") else None
+
+
+_MAKERS: dict[str, tuple[Callable[[Document], Figure | None], ...]] = {
+    "plan": (memory_figure, edges_figure, plan_timeline),
+    "run": (_of_comparison, run_timeline),
+    "comparison": (edges_figure,),
+    "proof": (matrix_figure,),
+    "simulation": (latency_figures, links_figures, workers_figures),
+    "records": (latency_figures,),
+    "sweep-result": (pareto_figures,),
+}

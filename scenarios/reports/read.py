@@ -1,0 +1,170 @@
+"""Reads the documents that a report is made of: those of `scenarios.documents`, simulations, sweeps and records.
+
+Whatever a report reads of a document from anybody is checked here, so that a builder never meets a missing field.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fleet.errors import DescriptionError
+from scenarios.documents import Document, checked_document, parse_document, read_bytes
+from scenarios.schemas import COMPARISON, RUN
+from scenarios.shapes import Shape, Sink, choice, flag, integer, listing, number, record, table, text
+
+MOST_RECORDS = 200_000
+_name = text(4096, null=True)
+_words = listing(text(100_000), most=10_000)
+_named = record({"name": _name})
+_seconds = number(null=True)
+_spread = record({"count": integer(), "mean_s": _seconds, "p50_s": _seconds, "p90_s": _seconds, "p99_s": _seconds})
+_edge = record(
+    {"src": text(64), "dst": text(64), "kind": text(64), "bytes": integer(0, 2**100), "copies": integer(0, 2**100)}
+    | {"utilisation": number(), "bytes_per_s_over_time": listing(number(), most=10_000)}
+)
+_worker = record(
+    {"device": text(1 << 16), "phase": text(64), "busy": number(), "steps": integer()}
+    | {"kv_blocks": integer(), "kv_blocks_peak": integer(), "preemptions": integer()}
+)
+SIMULATION = record(
+    {
+        "name": _name,
+        "inputs": record(
+            {"fleet": _named, "model": _named, "traffic": record({"source": text()}), "slo": table(_seconds)}
+        ),
+        "requests": record(dict.fromkeys(("all", "finished", "refused", "unfinished"), integer())),
+        "duration_s": number(),
+        "latency": table(_spread, most=64),
+        "goodput": record({"met": integer(), "of_all": number()}, null=True),
+        "edges": listing(_edge, most=1_000_000),
+        "workers": listing(_worker, most=100_000),
+        "unfinished": _words,
+        "limits": _words,
+    }
+)  # fmt: skip
+_figures = table(number(null=True), most=1000)
+_row = record(
+    {
+        "case": integer(1),
+        "fields": table(lambda value, path, sink: None, most=1000),
+        "devices": integer(),
+        "verdict": choice("admitted", "refused", "unverified"),
+        "reasons": listing(lambda value, path, sink: None, most=10_000),
+        "figures": _figures,
+        "pareto": flag(),
+    },
+    {"slo": record({"met": lambda value, path, sink: None}, null=True), "lower_bounds": _words},
+)
+_group = record(
+    {"asked": table(lambda value, path, sink: None), "members": listing(integer(1)), "front": listing(integer(1))},
+    {"best": record({"verdict": choice("found", "none", "unknown")}, {"case": integer(null=True)}, null=True)},
+)
+SWEEP = record(
+    {
+        "name": _name,
+        "question": text(64),
+        "objectives": listing(
+            record({"metric": text(64), "figure": text(64), "better": choice("less", "more")}), most=64
+        ),
+        "slo": listing(record({"metric": text(64), "figure": text(64), "bound": number(), "at": text(16)}), most=64),
+        "groups": listing(_group),
+        "rows": listing(_row),
+        "limits": _words,
+    }
+)  # fmt: skip
+_time = integer(null=True)
+_record = record(
+    {"request": integer(), "state": text(32), "arrival_ps": integer(), "prompt_tokens": integer()}
+    | {"new_tokens": integer(), "prefill": text(1 << 16, null=True), "decode": text(1 << 16, null=True)}
+    | dict.fromkeys(("prefill_start_ps", "prefill_end_ps", "handoff_start_ps", "handoff_end_ps"), _time)
+    | dict.fromkeys(("first_token_ps", "end_ps"), _time)
+)
+_COMPARED = record(
+    {},
+    {
+        "compared": listing(text(64), most=2),
+        "documents": listing(record({}, dict.fromkeys(("path", "kind", "plan_id", "verdict", "about"), _name)), most=2),
+    },
+)
+"""What a comparison says of itself beside what `scenarios.schemas` checks."""
+OTHERS: dict[str, Shape] = {"simulation": SIMULATION, "sweep-result": SWEEP}
+KINDS = ("plan", "admissions", "run", "comparison", "proof", "simulation", "sweep-result")
+RECORDS = "records"
+
+
+def read_report_document(path: str) -> tuple[str, Document]:
+    """(kind, document) of any document that a report can be made of; records (JSONL) are `{"records": [...]}`.
+
+    DescriptionError tells every fault, as `scenarios.documents.read_document` does.
+    """
+    return report_document(read_bytes(path), "<stdin>" if path == "-" else path)
+
+
+def report_document(data: bytes, source: str) -> tuple[str, Document]:
+    """The same of bytes that were read already."""
+    if data.startswith(b'{"request":'):
+        return RECORDS, {"schema": "records", "records": _records(data, source)}
+    document = parse_document(data, source)
+    kind = kind_of(document)
+    if kind not in OTHERS:
+        document = checked_document(data, source, tuple(name for name in KINDS if name not in OTHERS))
+    sink = Sink(source)
+    if kind in OTHERS:
+        OTHERS[kind](document, "", sink)
+    elif kind == "proof":
+        _check_proof(document, sink)
+    elif kind == "comparison":
+        _COMPARED(document, "", sink)
+    sink.raise_if_any()
+    if kind == "sweep-result":
+        _check_cases(document, sink)
+        sink.raise_if_any()
+    return kind, document
+
+
+def kind_of(document: Document) -> str:
+    """`plan`, `run` ... of a document that names its schema; an empty word for one that does not."""
+    parts = str(document.get("schema")).split("/")
+    return parts[1] if len(parts) == 3 and parts[0] == "kvwaybill" else ""
+
+
+def _check_proof(document: Document, sink: Sink) -> None:
+    """What `scenarios.schemas` leaves open: the runs and comparisons inside, which a report shows."""
+    entry = record({"name": text(128), "comparison": COMPARISON})
+    inside = {"comparisons": listing(entry, most=100), "runs": table(RUN, most=100)}
+    record({}, inside | dict.fromkeys(("never_failed", "limits"), _words))(document, "", sink)
+    listing(record({}, {"detail": text(100_000)}), most=1000)(document.get("matrix"), "matrix", sink)
+
+
+def _check_cases(document: Document, sink: Sink) -> None:
+    """Groups name rows that are there, each case once."""
+    cases = [row["case"] for row in document["rows"]]
+    if len(set(cases)) != len(cases):
+        sink.add("rows", "one case stands twice")
+    known = set(cases)
+    for at, group in enumerate(document["groups"]):
+        best = (group.get("best") or {}).get("case")
+        named = [*group["members"], *group["front"], *([] if best is None else [best])]
+        if lost := [case for case in named if case not in known]:
+            sink.add(f"groups[{at}]", f"names the case {lost[0]}, which is no row")
+
+
+def _records(data: bytes, source: str) -> list[Document]:
+    lines = data.split(b"\n")
+    if len(lines) > MOST_RECORDS + 1:
+        raise DescriptionError.at(source, "", f"more than {MOST_RECORDS:,} records; cut the file, e.g. with head")
+    sink = Sink(source)
+    found = []
+    for number_, line in enumerate(lines, start=1):
+        if line.strip():
+            value = parse_document(line, f"{source}:{number_}")
+            _record(value, f"line {number_}", sink)
+            found.append(value)
+    sink.raise_if_any()
+    return found
+
+
+def dumped(value: Any) -> str:
+    """A value of a field that may hold anything, on one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)[:400]

@@ -1,0 +1,306 @@
+"""Figures as Vega-Lite specifications, made and checked by Altair. The only file that knows how a picture looks.
+
+Predicted stands before counted before observed, and a colour means the same in every picture. Numbers are put into the
+specification as they are in the figure; words beside bars are written by us, so that bytes stay exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from scenarios.reports.figures import PHASES, WHO, figures_of
+from scenarios.reports.render import altair
+from scenarios.reports.shape import Figure, cut
+
+if TYPE_CHECKING:
+    from scenarios.reports.making import Given
+
+Spec = dict[str, Any]
+COLORS = {
+    "predicted": "#4c78a8", "counted": "#9ecae9", "observed": "#f58518",
+    "stage": "#8c959f", "prefill": "#d9a400", "handoff": "#d1006c", "decode": "#0b7a6b",
+    "budget": "#b3261e", "capacity": "#1f2328",
+    "weights": "#4c78a8", "kv_cache": "#d1006c", "activations": "#72b7b2", "workspace": "#54a24b",
+    "layout_padding": "#bab0ac", "runtime": "#8c959f", "rounding": "#d8d5d2", "total": "#1f2328",
+    "SLO kept": "#0b7a6b", "SLO missed": "#b3261e", "no SLO judged": "#8c959f",
+    "busy": "#4c78a8", "KV blocks at most": "#d1006c",
+    "TTFT": "#d9a400", "TPOT": "#0b7a6b", "E2E": "#4c78a8", "ITL": "#72b7b2",
+}  # fmt: skip
+_MARKS = {
+    "F": "#0b7a6b",
+    "f": "#8fd0c5",
+    "p": "#eef0f2",
+    ".": "#ffffff",
+    "-": "#ffffff",
+    "!": "#b3261e",
+    "?": "#b3261e",
+}
+WIDTH = 560
+FONT = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
+_CONFIG = {
+    "font": FONT, "background": "#ffffff", "view": {"stroke": None},
+    "axis": {"labelLimit": 420, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
+    "legend": {"orient": "bottom", "labelFontSize": 11, "title": None, "symbolLimit": 0, "labelLimit": 300,
+               "symbolOpacity": 1},
+    "header": {"labelFontSize": 12, "labelFontWeight": "bold", "labelLimit": 560, "title": None},
+    "title": {"anchor": "start", "fontSize": 15, "subtitleFontSize": 11, "subtitleColor": "#57606a", "offset": 12},
+}  # fmt: skip
+
+
+def spec_of(figure: Figure) -> Spec:
+    """The specification of one figure. InconclusiveError without Altair."""
+    return _finished(_CHARTS[figure.name](figure))
+
+
+def joined_spec(given: Sequence[Given]) -> Spec:
+    """All figures of the documents, one below the other. InconclusiveError without Altair."""
+    from scenarios.reports.render import nothing_to_draw
+
+    figures = [figure for each in given for figure in figures_of(each.kind, each.document)]
+    if not figures:
+        raise nothing_to_draw([each.source for each in given])
+    charts = [_CHARTS[figure.name](figure) for figure in figures]
+    joined = altair().vconcat(*charts, spacing=36).resolve_scale(color="independent", x="independent", y="independent")
+    return _finished(joined)
+
+
+def _finished(chart: Any) -> Spec:
+    spec: Spec = chart.configure(**_CONFIG).to_dict()
+    return spec
+
+
+def _title(figure: Figure) -> Any:
+    wrapped = [line for note in figure.notes for line in _wrapped(note)]
+    return altair().TitleParams(text=figure.title, subtitle=wrapped) if wrapped else altair().TitleParams(figure.title)
+
+
+def _wrapped(note: str, longest: int = 100) -> list[str]:
+    lines = [""]
+    for word in note.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > longest:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _data(rows: list[dict[str, Any]]) -> Any:
+    return altair().Data(values=rows)
+
+
+def _colored(field: str, names: Sequence[str], legend: bool = True) -> Any:
+    """A colour for each name, the same in every picture; names that have none of their own share grey."""
+    alt = altair()
+    scale = alt.Scale(domain=list(names), range=[COLORS.get(name, "#8c959f") for name in names])
+    more = {} if legend else {"legend": None}
+    return alt.Color(f"{field}:N", scale=scale, sort=list(names), **more)
+
+
+def _seen(rows: list[dict[str, Any]], field: str) -> list[str]:
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def _edges(figure: Figure) -> Any:
+    """Horizontal bars, a band an edge; the exact bytes stand right of every bar."""
+    alt = altair()
+    edges, who = _seen(figure.rows, "edge"), [name for name in WHO if name in _seen(figure.rows, "who")]
+    most = max((row["value"] or 1 for row in figure.rows), default=1)
+    x = alt.X(
+        "value:Q", title=figure.unit, axis=alt.Axis(format="~s", tickCount=6),
+        scale=alt.Scale(type="log", domainMin=1, domainMax=max(10, most * 300), nice=False),
+    )  # fmt: skip
+    base = alt.Chart().encode(
+        y=alt.Y("edge:N", sort=edges, title=None, scale=alt.Scale(paddingInner=0.25)),
+        yOffset=alt.YOffset("who:N", sort=who, scale=alt.Scale(domain=who)),
+    )
+    bars = base.mark_bar().encode(x=x, x2=alt.datum(1), color=_colored("who", who)).transform_filter("datum.value > 0")
+    words = base.mark_text(align="left", dx=4, fontSize=10).encode(x=alt.X("at:Q"), text="told:N")
+    rows = [row | {"at": row["value"] or 1} for row in figure.rows]
+    height = len(edges) * (8 + 17 * len(who))
+    return alt.layer(bars, words, data=_data(rows)).properties(title=_title(figure), width=WIDTH, height=height)
+
+
+def _memory(figure: Figure) -> Any:
+    """A waterfall a device: each line begins where the former ended; capacity and budget are rules."""
+    alt = altair()
+    lines = _seen(figure.rows, "line")
+    lines = [name for name in lines if name != "total"] + ["total"]
+    ends = [row["to"] for row in figure.rows] + [mark["at"] for mark in figure.marks]
+    scale = alt.Scale(domain=[0, max(ends) * 1.45 or 1], nice=False)
+    y = alt.Y("line:N", sort=lines, title=None)
+    bars = (
+        alt.Chart()
+        .mark_bar(height={"band": 0.7})
+        .encode(
+            x=alt.X("from:Q", title=figure.unit, scale=scale),
+            x2="to:Q",
+            y=y,
+            color=_colored("line", lines, legend=False),
+        )
+    )
+    words = alt.Chart().mark_text(align="left", dx=4, fontSize=10).encode(x=alt.X("to:Q"), y=y, text="told:N")
+    rules = alt.Chart().mark_rule(strokeWidth=2, strokeDash=[5, 3]).encode(
+        x=alt.X("at:Q"), color=alt.Color("what:N", scale=alt.Scale(domain=["budget", "capacity"],
+                                         range=[COLORS["budget"], COLORS["capacity"]]))
+    )  # fmt: skip
+    charts = []
+    for device in _seen(figure.rows, "device"):
+        rows = [row for row in figure.rows if row["device"] == device]
+        marks = [mark for mark in figure.marks if mark["device"] == device]
+        parts = [bars.properties(data=_data(rows)), words.properties(data=_data(rows))]
+        if marks:
+            parts.append(rules.properties(data=_data(marks)))
+        told = [mark["told"] for mark in marks]
+        title = alt.TitleParams(text=device, subtitle=told, fontSize=12, offset=6)
+        height = 20 * len(_seen(rows, "line"))
+        charts.append(
+            alt.layer(*parts).resolve_scale(color="independent").properties(title=title, width=WIDTH, height=height)
+        )
+    return alt.vconcat(*charts, spacing=18, title=_title(figure)).resolve_scale(color="independent")
+
+
+def _timeline(figure: Figure) -> Any:
+    """Bars of phases on lanes of devices and links."""
+    alt = altair()
+    lanes = _seen(figure.rows, "lane")
+    phases = [phase for phase in PHASES if phase in _seen(figure.rows, "phase")]
+    last = max(row["to"] for row in figure.rows)
+    base = alt.Chart(_data(figure.rows)).encode(y=alt.Y("lane:N", sort=lanes, title=None))
+    # A span of nothing still shows where it lies.
+    bars = base.mark_bar(height={"band": 0.6}, stroke="white", strokeWidth=0.5, minBandSize=2).encode(
+        x=alt.X("from:Q", title=figure.unit, scale=alt.Scale(domain=[0, last or 1], nice=False)), x2="to:Q",
+        color=_colored("phase", phases),
+    )  # fmt: skip
+    ticks = base.mark_tick(thickness=2, height={"band": 0.6}, opacity=1).encode(
+        x="from:Q", color=_colored("phase", phases)
+    )
+    return alt.layer(ticks, bars).properties(title=_title(figure), width=WIDTH, height=26 * len(lanes))
+
+
+def _latency(figure: Figure) -> Any:
+    """Percentiles as points, with their times; SLOs as rules."""
+    alt = altair()
+    metrics = _seen(figure.rows, "metric")
+    shapes = alt.Scale(domain=["P50", "P90", "P99", "mean"], range=["circle", "square", "triangle-up", "cross"])
+    times = [row["ms"] for row in (*figure.rows, *figure.marks)]
+    scale = alt.Scale(type="log", domain=[min(times) / 1.3, max(times) * 1.3], nice=False)
+    x = alt.X("ms:Q", title=figure.unit, scale=scale, axis=_log_axis())
+    y = alt.Y("metric:N", sort=metrics, title=None)
+    base = alt.Chart(_data(figure.rows)).encode(y=y)
+    lines = base.mark_line(color="#8c959f", strokeWidth=1).encode(x=x, detail="metric:N")
+    points = base.mark_point(filled=False, size=80, opacity=1, strokeWidth=2).encode(
+        x=x, shape=alt.Shape("share:N", scale=shapes), color=_colored("metric", metrics, legend=False)
+    )
+    parts = [lines, points]
+    if figure.marks:
+        marks = alt.Chart(_data(figure.marks)).encode(x=x, y=y)
+        parts.append(marks.mark_tick(color=COLORS["budget"], thickness=2.5, height={"band": 0.9}))
+        parts.append(
+            marks.mark_text(color=COLORS["budget"], align="left", dx=5, dy=-14, fontSize=10).encode(text="told:N")
+        )
+    return alt.layer(*parts).properties(title=_title(figure), width=WIDTH, height=52 * len(metrics))
+
+
+def _log_axis() -> Any:
+    return altair().Axis(format="~g", tickCount=8)
+
+
+def _ecdf(figure: Figure) -> Any:
+    alt = altair()
+    metrics = _seen(figure.rows, "metric")
+    chart = alt.Chart(_data(figure.rows)).mark_line(interpolate="step-after", strokeWidth=2)
+    return chart.encode(
+        x=alt.X("ms:Q", title=figure.unit, scale=alt.Scale(type="log", nice=False), axis=_log_axis()),
+        y=alt.Y("share:Q", title="share of requests", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+        color=_colored("metric", metrics),
+    ).properties(title=_title(figure), width=WIDTH, height=260)  # fmt: skip
+
+
+def _links(figure: Figure) -> Any:
+    alt = altair()
+    edges = _seen(figure.rows, "edge")
+    chart = alt.Chart(_data(figure.rows)).mark_rect()
+    return chart.encode(
+        x=alt.X("from:Q", title="seconds of the simulation", scale=alt.Scale(nice=False)), x2="to:Q",
+        y=alt.Y("edge:N", sort=edges, title=None),
+        color=alt.Color("rate:Q", scale=alt.Scale(scheme="purplered", domainMin=0),
+                        legend=alt.Legend(title=figure.unit, orient="right")),
+    ).properties(title=_title(figure), width=WIDTH - 60, height=max(60, 17 * len(edges)))  # fmt: skip
+
+
+def _workers(figure: Figure) -> Any:
+    alt = altair()
+    workers, what = _seen(figure.rows, "worker"), _seen(figure.rows, "what")
+    base = alt.Chart(_data(figure.rows)).encode(
+        y=alt.Y("worker:N", sort=workers, title=None), yOffset=alt.YOffset("what:N", sort=what)
+    )
+    x = alt.X("percent:Q", title=figure.unit, scale=alt.Scale(domain=[0, 112], nice=False))
+    bars = base.mark_bar().encode(x=x, color=_colored("what", what))
+    words = base.mark_text(align="left", dx=4, fontSize=10).encode(x=alt.X("percent:Q"), text="told:N")
+    height = len(workers) * (8 + 16 * len(what))
+    return alt.layer(bars, words).properties(title=_title(figure), width=WIDTH - 60, height=height)
+
+
+def _pareto(figure: Figure) -> Any:
+    alt = altair()
+    heads = figure.unit.split("\n")
+    told = [name for name in ("SLO kept", "SLO missed", "no SLO judged") if name in _seen(figure.rows, "slo")]
+    panels = []
+    for demand in _seen(figure.rows, "demand"):
+        rows = [row for row in figure.rows if row["demand"] == demand]
+        scale, axis = alt.Scale(zero=False, padding=24, nice=False), alt.Axis(tickCount=5)
+        x, y = (
+            alt.X("x:Q", title=heads[0], scale=scale, axis=axis),
+            alt.Y("y:Q", title=heads[1], scale=scale, axis=axis),
+        )
+        base = alt.Chart().encode(x=x, y=y)
+        color = _colored("slo", told)
+        rest = base.transform_filter("!datum.front").mark_point(size=90, opacity=1, strokeWidth=2).encode(color=color)
+        front = base.transform_filter("datum.front").mark_point(filled=True, size=100, opacity=1).encode(color=color)
+        words = (
+            alt.Chart(_data(_labels(rows)))
+            .mark_text(dx=8, dy=-9, align="left", fontSize=11)
+            .encode(x=x, y=y, text="cases:N")
+        )
+        panels.append(
+            alt.layer(rest.properties(data=_data(rows)), front.properties(data=_data(rows)), words).properties(
+                title=alt.TitleParams(demand, fontSize=12), width=255, height=210
+            )
+        )
+    return alt.concat(*panels, columns=2, title=_title(figure), spacing=28)
+
+
+def _labels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One label for cases that lie on one point, where each would cover the others."""
+    found: dict[tuple[float, float], list[str]] = {}
+    for row in rows:
+        found.setdefault((row["x"], row["y"]), []).append(str(row["case"]))
+    return [{"x": x, "y": y, "cases": cut(", ".join(cases), 24)} for (x, y), cases in found.items()]
+
+
+def _matrix(figure: Figure) -> Any:
+    alt = altair()
+    checks, numbers = _seen(figure.rows, "check"), _seen(figure.rows, "number")
+    meanings = _seen(sorted(figure.rows, key=lambda row: "Ffp.-!?".index(row["mark"])), "meaning")
+    scale = alt.Scale(domain=meanings, range=[_MARKS[meaning[0]] for meaning in meanings])
+    base = alt.Chart(_data(figure.rows)).encode(
+        x=alt.X("number:O", sort=numbers, title=figure.unit, axis=alt.Axis(orient="top", labelAngle=0)),
+        y=alt.Y("check:N", sort=checks, title=None),
+    )
+    cells = base.mark_rect(stroke="#d0d7de").encode(
+        color=alt.Color(
+            "meaning:N", scale=scale, sort=meanings, legend=alt.Legend(columns=3, symbolStrokeColor="#8c959f")
+        )
+    )
+    loud = "datum.mark == 'F' || datum.mark == '!' || datum.mark == '?'"
+    ink = alt.condition(loud, alt.value("white"), alt.value("#1f2328"))
+    words = base.mark_text(fontSize=11).encode(text="mark:N", color=ink)
+    return alt.layer(cells, words).properties(
+        title=_title(figure), width=max(240, 23 * len(numbers)), height=22 * len(checks)
+    )
+
+
+_CHARTS: dict[str, Callable[[Figure], Any]] = {
+    "edges": _edges, "memory": _memory, "timeline": _timeline, "latency": _latency, "ecdf": _ecdf, "links": _links,
+    "workers": _workers, "pareto": _pareto, "matrix": _matrix,
+}  # fmt: skip
