@@ -7,8 +7,11 @@ runs again, and only a case that breaks its worker each time, alone as well, is 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +27,7 @@ CONNECT = 10
 _ADDRESS = re.compile(r"(tcp|tls)://[^\s/:]{1,255}(:[0-9]{1,5})?|(tcp|tls)://\[[0-9a-fA-F:.]{2,45}\](:[0-9]{1,5})?")
 
 Answered = tuple[str, bytes]
+_watched: list[int] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,18 @@ def here(tasks: list[Task]) -> Iterator[Answered]:
         yield task.key, answer(*task.make())
 
 
-def _keyed(key: str, body: bytes, trace: bytes | None) -> Answered:
+def _keyed(asker: int, key: str, body: bytes, trace: bytes | None) -> Answered:
+    if not _watched:
+        _watched.append(asker)
+        threading.Thread(target=_end_with, args=(asker,), daemon=True).start()
     return key, answer(body, trace)
+
+
+def _end_with(asker: int) -> None:
+    """Ends a worker whose asker was killed: nobody is left to tell it so."""
+    while os.getppid() == asker:
+        time.sleep(1)
+    os._exit(1)
 
 
 def local(tasks: list[Task], jobs: int) -> Iterator[Answered]:
@@ -77,7 +91,7 @@ def _round(tasks: list[Task], jobs: int, left: dict[str, Task]) -> Iterator[Answ
     from joblib import Parallel, delayed
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    calls = (delayed(_keyed)(task.key, *task.make()) for task in tasks)
+    calls = (delayed(_keyed)(os.getpid(), task.key, *task.make()) for task in tasks)
     pool = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, max_nbytes=None)
     try:
         for key, found in pool(calls):

@@ -31,7 +31,7 @@ def progress(console: Console) -> Iterator[Tick]:
 
     columns = (
         TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("cases, left"),
-        TimeRemainingColumn(elapsed_when_finished=True), TextColumn("of"), TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True), TextColumn("after"), TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Screen(stderr=True, no_color=not console.color), transient=True) as bar:
         task = bar.add_task("sweep", total=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import select
 import subprocess
 import sys
 from contextlib import closing
@@ -21,7 +22,7 @@ from scenarios.sweeping.cases import read_cases
 from scenarios.sweeping.journal import open_journal, read_answers
 from scenarios.sweeping.read_sweep import load_sweep
 from tests.command_line import Ask, asker
-from tests.scenarios.sweeping.sweep_cases import ADMIT, SIMULATE, write
+from tests.scenarios.sweeping.sweep_cases import ADMIT, ROOT, SIMULATE, write
 
 RUN = ("--jobs", "1", "-o", "json")
 
@@ -243,15 +244,38 @@ def test_a_case_that_always_kills_its_worker_is_named_and_the_others_are_answere
     assert 2 <= len((folder / "always.seen").read_text()) <= 8
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for a process of others")
+def test_workers_end_with_a_sweep_that_was_killed(folder: Path) -> None:
+    """Each worker tells its pid and waits; its asker is killed, which nobody can catch."""
+    code = (
+        "import pickle\nfrom scenarios.sweeping import engines\n"
+        "class Waits:\n def __reduce__(self): return exec, ('import os, time; print(os.getpid(), flush=True);"
+        " time.sleep(60)',)\n"
+        "body = pickle.dumps(Waits())\n"
+        "list(engines.local([engines.Task(name, name, lambda: (body, None)) for name in 'ab'], 2))"
+    )
+    asker = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with asker:
+        assert asker.stdout is not None
+        workers = [os.pidfd_open(int(asker.stdout.readline())) for _ in "ab"]
+        asker.kill()
+        for worker in workers:
+            assert select.select([worker], [], [], 15)[0], "a worker outlived its sweep"
+            os.close(worker)
+
+
 def test_a_sweep_of_admissions_compiles_nothing(folder: Path) -> None:
     code = (
         "import sys; from scenarios.cli.__main__ import main\n"
         "assert main(['-q', 'sweep', 'sweep.yaml', '--jobs', '1']) == 0\n"
         "sys.exit(str([name for name in ('numba', 'numpy', 'joblib', 'distributed') if name in sys.modules]))"
     )
-    root = str(Path(__file__).resolve().parents[3])
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True,
+        [sys.executable, "-c", code], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
+        capture_output=True,
         check=False,
     )  # fmt: skip
     assert done.stderr == "[]\n"
