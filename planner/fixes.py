@@ -17,6 +17,7 @@ from planner.counterfactual import Change, Found, Source, accepted, is_mended, j
 from planner.counterfactual_degree import degree, stages
 from planner.counterfactual_devices import one_device, other_devices
 from planner.counterfactual_pairs import pairs
+from planner.fleet_patch import patch_of
 
 _ROUNDS = 8
 """A repaired fleet may show a next fault; each round mends one kind."""
@@ -76,13 +77,28 @@ def offered(admission: Admission) -> list[Change]:
 
 def _weighed(admission: Admission) -> tuple[tuple[Dimension, ...], list[Change]]:
     """Every dimension, and what is told: where nothing but a figure of the fleet would do, pairs go before it."""
-    weighed = dimensions(admission)
+    weighed = _with_patches(admission, dimensions(admission))
     request = [each for each in weighed if each.name not in _FIGURES]
     if any(_admitted(request)):
         return weighed, [*_admitted(weighed)]
-    joint = _pairs(admission)
+    joint = _with_patches(admission, _pairs(admission))
     figures = [*_admitted(each for each in weighed if each.name in _FIGURES)]
-    return (*weighed, *joint), [*_admitted(joint), *(figures or _together(admission))]
+    together = () if figures else (_with_patch(admission, change) for change in _together(admission))
+    return (*weighed, *joint), [*_admitted(joint), *figures, *together]
+
+
+def _with_patches(admission: Admission, weighed: Iterable[Dimension]) -> tuple[Dimension, ...]:
+    """Changes of the fleet with what a program would do to it."""
+    return tuple(
+        replace(each, changes=tuple(_with_patch(admission, change) for change in each.changes)) for each in weighed
+    )
+
+
+def _with_patch(admission: Admission, change: Change) -> Change:
+    if change.ask.fleet is admission.ask.fleet:
+        return change
+    patch = patch_of(admission.ask.fleet, change.ask.fleet)
+    return replace(change, document=change.document | {"patch": patch}) if patch else change
 
 
 def _admitted(weighed: Iterable[Dimension]) -> Iterator[Change]:

@@ -9,6 +9,7 @@ from planner.admit import Admission, admit
 from planner.plan import plan_document
 from planner.program import dispatches_per_pass
 from scenarios.documents import plan_id
+from scenarios.fix_flags import with_degrees
 from scenarios.limits import plan_limits
 from scenarios.wanted import Prepared
 
@@ -24,13 +25,13 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
     """
     admission, changes, weighed = _answered(prepared)
     reasons = tuple(
-        replace(reason, fix=_pinned(reason.fix, prepared)) if reason.fix else reason for reason in admission.reasons
+        replace(reason, fix=_changed(reason.fix, prepared)) if reason.fix else reason for reason in admission.reasons
     )
     admission = replace(admission, reasons=reasons)
-    document = plan_document(admission, prepared.inputs, [_pinned(change, prepared) for change in changes], [])
+    document = plan_document(admission, prepared.inputs, [_changed(change, prepared) for change in changes], [])
     if weighed:
         document["counterfactuals"] = [
-            each | {"change": _pinned(each["change"], prepared)} if each["change"] else each for each in weighed
+            each | {"change": _changed(each["change"], prepared)} if each["change"] else each for each in weighed
         ]
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [
@@ -91,6 +92,11 @@ def _ends_early(admission: Admission) -> list[str]:
         return [f"{told}; the model has {model.seq_len:,} positions, so give a prompt of {model.seq_len - 1:,} at most"]
     flag = "--steps" if admission.ask.request.new_tokens is None else "--new-tokens"
     return [f"{told}; ask for {flag} {prompt + 1 if flag == '--steps' else 2} or more"]
+
+
+def _changed(fix: dict[str, Any], prepared: Prepared) -> dict[str, Any]:
+    """A change in the flags of this very question."""
+    return _pinned(with_degrees(fix, prepared.ask.placement, prepared.degrees), prepared)
 
 
 def _pinned(fix: dict[str, Any], prepared: Prepared) -> dict[str, Any]:

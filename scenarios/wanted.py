@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 COMMAND_LINE = "command line"
 PHASES = ("prefill", "decode")
 MAX_VERSION = 256
+DEGREES = ("tp", "prefill_tp", "decode_tp", "pp", "prefill_pp", "decode_pp")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +118,8 @@ class Prepared:
     sequences: dict[str, Any] | None = None
     solve: tuple[Wanting, Fraction | None] | None = None
     """What is to be solved for, and the time in seconds."""
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    """Degrees and stages that were stated, by their field: `tp`, `prefill_tp`, and so on."""
 
 
 def prepare(
@@ -203,6 +206,7 @@ def _prepare(
         warnings=room.warnings,
         sequences=room.sequences,
         solve=room.solve,
+        degrees={name: value for name in DEGREES if (value := getattr(wanted, name)) is not None},
     )
 
 

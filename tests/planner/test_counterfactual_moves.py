@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
+from typing import Literal
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ def fleets(draw: st.DrawFn, most: int) -> Fleet:
     links = []
     for link in fleet.links:
         if link.peer_access is not None and draw(st.integers(0, 5)) == 0:
-            peer = draw(st.sampled_from(["staged", "unknown", None]))
+            peer: Literal["staged", "unknown"] | None = draw(st.sampled_from(["staged", "unknown", None]))
             links += [] if peer is None else [replace(link, peer_access=peer)]
             continue
         links.append(_rated(link, rates))
@@ -70,8 +71,8 @@ def time_key(admission: Admission) -> tuple[bool, object]:
 def test_all_admitted_moves_of_one_phase_are_told_once_a_class_and_the_quickest_first(fleet: Fleet) -> None:
     admission = refusal(fleet)
     names = [device.id for device in fleet.devices]
-    ends = [{"prefill": name} for name in names] + [{"decode": name} for name in names]
-    moved = [replace(admission.ask.placement, **end) for end in ends]
+    moved = [Placement(prefill=name, decode="gpu:1") for name in names]
+    moved += [Placement(prefill="gpu:0", decode=name) for name in names]
     free = [each for each in moved if len({*each.devices, "gpu:0", "gpu:1"}) == 3]
     able = [a for each in free if (a := admit(replace(admission.ask, placement=each))).verdict == "admitted"]
     told = other_devices(admission)
@@ -113,8 +114,11 @@ def least_shape(admission: Admission, options: list[Shape]) -> tuple[Shape, Shap
     short = {reason.device for reason in admission.reasons}
     only = tuple(phase for phase in PHASES if short & set(ask.placement.ranks(phase)))
     for area, phases in product(("domain", "host"), dict.fromkeys((only, PHASES))):
-        shapes = product(*([s for s in options if s != (1, 1)] if p in phases else [(1, 1)] for p in PHASES))
-        counted = sorted(shapes, key=lambda pair: (n := [a * b for a, b in pair]) and (sum(n), max(n), n[0]))
+        ones, others = ([s for s in options if s != (1, 1)] if p in phases else [(1, 1)] for p in PHASES)
+        counted = sorted(
+            ((one, other) for one in ones for other in others),
+            key=lambda pair: (n := [a * b for a, b in pair]) and (sum(n), max(n), n[0]),
+        )
         for each in counted:
             if any(
                 admit(replace(ask, placement=placement)).verdict == "admitted"
