@@ -19,8 +19,8 @@ from typing import Any
 from fleet.placement import PHASES, Placement
 from planner.admit import Admission, Ask
 from planner.counterfactual import Change, Found, Goal, accepted, joined, phases_short
-from planner.counterfactual_screen import Shape, ShapedScreen, screen_of, shapes_of
-from planner.place.classes import FleetClasses, classes_of
+from planner.counterfactual_screen import Shape, ShapedScreen, classes_for, screen_of, shapes_of
+from planner.place.classes import FleetClasses
 from planner.workers import MOST_RANKS, degrees
 
 MOST_GROUPS = 256
@@ -57,7 +57,7 @@ def _least(admission: Admission, more: Callable[[Shape], list[Shape]]) -> Found:
     if not short or set(placed.ranks("prefill")) & set(placed.ranks("decode")):
         return Found()
     now = shapes_of(placed)
-    search = _Search(ask, classes_of(ask.fleet), accepted(admission))
+    search = _Search(ask, classes_for(ask.fleet), accepted(admission))
     for area, phases in product(_AREAS, dict.fromkeys((short, PHASES))):
         options = [more(shape) if phase in phases else [shape] for phase, shape in zip(PHASES, now, strict=True)]
         listed = sorted(((one, other) for one, other in product(*options)), key=_devices_of)
@@ -167,30 +167,34 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """By device its areas and its kind, by phase the order in which devices are tried; `most` in one area."""
+    """By device its areas; by phase the devices of its kind in the order in which they are tried, and one of each
+    likeness; `most` in one area.
+    """
 
     areas: list[frozenset[str]]
-    kinds: list[str]
     orders: dict[str, list[int]]
+    kinds: dict[str, tuple[int, ...]]
     most: int
 
     @staticmethod
     def of(ask: Ask, classes: FleetClasses, area: str) -> _Plot:
         """The phase's own devices first, then those of its host, then the rest; last those that the other phase has."""
-        fleet, number = ask.fleet.devices, classes.symmetry.number
+        fleet, symmetry = ask.fleet.devices, classes.symmetry
         by_domain = area == "domain"
         areas = [
             classes.near.domains.get(d.id, frozenset()) if by_domain else frozenset((d.host,)) for d in fleet
         ]  # fmt: skip
-        orders = {}
+        orders, kinds = {}, {}
         for phase in PHASES:
-            own = [number[name] for name in ask.placement.ranks(phase)]
-            host = fleet[own[0]].host
-            others = {number[name] for name in ask.placement.devices} - set(own)
+            own = [symmetry.number[name] for name in ask.placement.ranks(phase)]
+            host, kind = fleet[own[0]].host, fleet[own[0]].kind
+            others = {symmetry.number[name] for name in ask.placement.devices} - set(own)
             rest = set(range(len(fleet))) - set(own) - others
-            orders[phase] = [*own, *sorted(rest, key=lambda at: (fleet[at].host != host, at)), *sorted(others)]
+            order = [*own, *sorted(rest, key=lambda at: (fleet[at].host != host, at)), *sorted(others)]
+            orders[phase] = [at for at in order if fleet[at].kind == kind and areas[at]]
+            kinds[phase] = tuple({symmetry.like[at]: at for at in reversed(orders[phase])}.values())
         sizes = Counter(each for held in areas for each in held)
-        return _Plot(areas, [d.kind for d in fleet], orders, max(sizes.values(), default=0))
+        return _Plot(areas, orders, kinds, max(sizes.values(), default=0))
 
 
 class _Walk:
@@ -208,18 +212,13 @@ class _Walk:
 
     def _able(self, phase: str, rank: int) -> list[int]:
         """Devices against which nothing stands that they decide alone, of the kind that the phase is on."""
-        names, like, fixed = self.symmetry.names, self.symmetry.like, set(self.fixed)
-        order = self.plot.orders[phase]
-        kind, judged, found = self.plot.kinds[order[0]], dict[int, bool](), []
-        for number in order:
-            if number in fixed or self.plot.kinds[number] != kind or not self.plot.areas[number]:
-                continue
-            if like[number] not in judged:
-                site = self.screen.site(names[number], phase, rank)
-                judged[like[number]] = not site.errors and ("unverified" in self.goal or not site.unknowns)
-            if judged[like[number]]:
-                found.append(number)
-        return found
+        like, able = self.symmetry.like, set()
+        for number in self.plot.kinds[phase]:
+            site = self.screen.site(self.symmetry.names[number], phase, rank)
+            if not site.errors and ("unverified" in self.goal or not site.unknowns):
+                able.add(like[number])
+        fixed = set(self.fixed)
+        return [n for n in self.plot.orders[phase] if like[n] in able and n not in fixed] if able else []
 
     def _sizes(self, phase: str) -> Counter[str]:
         """Devices that may be a rank of the phase, by area."""

@@ -15,8 +15,8 @@ from typing import Any
 from fleet.placement import PHASES, Placement
 from planner.admit import Admission, Ask
 from planner.counterfactual import SHORT, Change, Found, accepted
-from planner.counterfactual_screen import MOST_TOLD, ShapedScreen, Time, screen_of, shapes_of
-from planner.place.classes import FleetClasses, classes_of
+from planner.counterfactual_screen import MOST_TOLD, ShapedScreen, Time, classes_for, screen_of, shapes_of
+from planner.place.classes import FleetClasses
 
 MOST_CLASSES = 2_000
 """Classes of devices that are screened; a fleet with more has too little symmetry, and that is told."""
@@ -62,7 +62,7 @@ def _best(admission: Admission, ranks: list[tuple[str, int]]) -> Found:
     ask = admission.ask
     if not ranks or len(ask.fleet.devices) <= len(ask.placement.devices):
         return Found()
-    classes = classes_of(ask.fleet)
+    classes = classes_for(ask.fleet)
     screen = screen_of(ask, shapes_of(ask.placement), classes)
     if screen is None:
         return Found()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from fleet.errors import DescriptionError
+from fleet.machine import Fleet
 from fleet.placement import PHASES, Placement
 from planner.admit import Ask
-from planner.place.classes import FleetClasses
+from planner.place.classes import FleetClasses, classes_of
 from planner.place.screen import Screen
 
 Shape = tuple[int, int]
@@ -16,6 +17,16 @@ Time = tuple[bool, Fraction | int]
 """Whether a handoff is unpriced, and its seconds: sorts the quickest first."""
 MOST_TOLD = 16
 """Devices, or groups of them, of one dimension that are told."""
+
+
+_LAST: list[FleetClasses] = []
+
+
+def classes_for(fleet: Fleet) -> FleetClasses:
+    """The classes of a fleet, also of one in use: all dimensions of one refusal ask for those of one fleet."""
+    if not _LAST or _LAST[0].fleet is not fleet:
+        _LAST[:] = [classes_of(fleet)]
+    return _LAST[0]
 
 
 class ShapedScreen(Screen):
