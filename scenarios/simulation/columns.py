@@ -37,9 +37,11 @@ PEAK, BUSY, STEPS, OUSTINGS, LRU_HEAD, LRU_TAIL, EVICTABLE, COMPUTED, HITS = 12,
 JD, SEEN = 21, 22
 WORKER_COLUMNS = 23
 
-# Columns of the coefficients of a worker's step time (see `costs.py`), in units of 1/Q ps.
+# Columns of the coefficients of a step of one stage of a worker (see `costs.py`), in units of 1/Q ps; EN and EK are
+# numbers of experts. Copies, FIXED and EACH of the whole worker stand with its first stage.
 FIXED, WC, W0, WR, HC, H0, ACP, ACD, AB, UP0, UP1, DN0, DN1 = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
-COST_COLUMNS = 13
+EACH, ES, EN, EK = 13, 14, 15, 16
+COST_COLUMNS = 17
 
 # Queues of a worker.
 NEWCOMERS, ARRIVED, RETURNING = 0, 1, 2
@@ -65,7 +67,7 @@ class Config(NamedTuple):
     hashes: Any  # ids 0 .. H-1 of prefix blocks of `hash_tokens` tokens
     role: Any  # (W,)
     q: Any  # (W,) Q: units of a picosecond
-    cost: Any  # (W, COST_COLUMNS)
+    cost: Any  # (W, most stages, COST_COLUMNS)
     blocks: Any  # (W,) KV blocks
     max_seqs: Any  # (W,) requests that run at once
     budget: Any  # (W,) tokens of one step

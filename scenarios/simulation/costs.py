@@ -7,7 +7,9 @@ hold it exactly where Q, the common denominator, is small enough for 64 bits; el
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,83 +17,111 @@ from typing import Any
 from fleet.errors import InconclusiveError
 from fleet.machine import Device
 from fleet.model import Model
+from fleet.models.layers import KINDS
 from planner.placement_time import Pricing
-from planner.roofline import Used, numbers_of, time_of
+from planner.roofline import Rates, Used, numbers_of, time_of
 from planner.rows import Row
-from planner.times import row_time
-from planner.work import Calls, Work, attention_work, is_routed, weight_work, work_unknown
+from planner.times import Time, row_time, total
+from planner.work import Calls, Work, attention_work, weight_table, work_unknown
 from scenarios.simulation.columns import COST_COLUMNS, NEVER
 
 PS = 10**12
 ROUNDED_Q = 2**20
 
 
+COUNTS = ("EN", "EK")
+"""Columns that count experts: no times."""
+Values = dict[str, Fraction]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCosts:
-    """Coefficients of one worker in ps, by name of their column; `q` units of a ps; `exact` unless rounded."""
+    """Coefficients of one worker in ps, by name of their column, stage by stage; `q` units of a ps.
 
-    values: dict[str, Fraction]
+    What a step takes once stands with the first stage. `exact` unless rounded.
+    """
+
+    stages: tuple[Values, ...]
     q: int
     exact: bool
     used: tuple[Used, ...]
 
-    def row(self) -> list[int]:
-        """In units of 1/q ps, in the order of the columns."""
+    def rows(self, stages: int) -> list[list[int]]:
+        """In units of 1/q ps, in the order of the columns; stages that the worker has not are zero."""
         from scenarios.simulation import columns
 
-        out = [0] * COST_COLUMNS
-        for name, value in self.values.items():
-            out[getattr(columns, name)] = round(value * self.q)
+        out = [[0] * COST_COLUMNS for _ in range(stages)]
+        for row, values in zip(out, self.stages, strict=False):
+            for name, value in values.items():
+                row[getattr(columns, name)] = int(value) if name in COUNTS else round(value * self.q)
         return out
 
 
 def simulated_unknown(model: Model) -> tuple[str, ...]:
     """In words, why the steps of a model have no closed form here; empty where they have one."""
     words = list(work_unknown(model))
-    if any(is_routed(tensor) for tensor in model.tensors):
-        words.append("which experts a step reads depends on its tokens: its time is not affine, and not simulated")
-    if not model.is_plain_cache:
-        words.append("caches other than full attention of one shape (windows, states, latents) are not simulated")
+    if len(weight_table(model, model.weights_dtype).experts) > 1:
+        words.append("layers with unlike numbers of routed experts are not simulated")
+    kinds = dict.fromkeys(model.caches)
+    layer = next(iter(kinds), None)
+    if layer is None or len(kinds) > 1 or KINDS[layer.kind].growth != "growing" or layer.window is not None:
+        found = ", ".join(dict.fromkeys(one.kind for one in kinds)) or "none"
+        words.append(
+            f"caches of {found} are not simulated: windows and states do not grow evenly with the positions, so that"
+            " neither KV blocks nor a handoff are in proportion to a prompt; caches of one growing kind are"
+        )
     return tuple(words)
 
 
-def step_costs(
-    device: Device, model: Model, dtypes: tuple[str, str], copies: dict[str, Fraction], overhead: Fraction,
-    largest: dict[str, int], pricing: Pricing,
-) -> StepCosts:  # fmt: skip
-    """The coefficients of a device. `dtypes`: of weights and cache; `copies`: UP0, UP1, DN0, DN1 in ps; `overhead` ps.
+@dataclass(slots=True)
+class _Priced:
+    """Times on one device at the rates of a pricing, and what they rested on."""
 
-    `largest`: the most tokens, logits, pairs and positions of a step, which decide how fine a unit 64 bits leave.
-    Raises InconclusiveError in words where a rate is unknown.
-    """
-    values = {"FIXED": overhead, **copies}
-    used: dict[Any, Used] = {}
+    device: Device
+    pricing: Pricing
+    used: dict[Any, Used]
 
-    def seconds(numbers: str, flops: int, nbytes: int) -> Fraction:
-        found = time_of(
-            device, (Work(name="", numbers=numbers, flops=flops, bytes=nbytes),), pricing.rates, pricing.given
-        )
+    def ps(self, numbers: str, flops: int, nbytes: int) -> Fraction:
+        """Raises InconclusiveError in words where a rate is unknown."""
+        work = (Work(name="", numbers=numbers, flops=flops, bytes=nbytes),)
+        found = time_of(self.device, work, self.pricing.rates, self.pricing.given)
         if found.seconds is None:
-            raise InconclusiveError(f"{device.id}: no step time: {'; '.join(found.unpriced)}")
-        used.update({(one.device, one.what): one for one in found.used})
+            raise InconclusiveError(f"{self.device.id}: no step time: {'; '.join(found.unpriced)}")
+        self.used.update({(one.device, one.what): one for one in found.used})
         return found.seconds * PS
 
-    weights_dtype, kv_dtype = dtypes
-    of_weights, of_attention = numbers_of_dtypes(model, weights_dtype)
-    one, two = (weight_work(model, weights_dtype, of_weights, Calls(first=0, tokens=n, chunk=n))[0] for n in (1, 2))
-    head = weight_work(model, weights_dtype, of_weights, Calls(first=0, tokens=1, logits=1))[1:]
-    each = two.bytes - one.bytes
-    values["WC"] = seconds(of_weights, one.flops, 0)
-    values["W0"], values["WR"] = seconds(of_weights, 0, one.bytes - each), seconds(of_weights, 0, each)
-    values["HC"] = sum((seconds(of_weights, work.flops, 0) for work in head), Fraction(0))
-    values["H0"] = sum((seconds(of_weights, 0, work.bytes) for work in head), Fraction(0))
-    decode = attention_work(model, kv_dtype, of_attention, Calls(first=0, tokens=1))[0]
-    prompt = attention_work(model, kv_dtype, of_attention, Calls(first=0, tokens=2, chunk=2))[0]
-    values["ACD"] = seconds(of_attention, decode.flops, 0)
-    values["ACP"] = seconds(of_attention, prompt.flops, 0) / 3  # two tokens attend to 1 + 2 positions
-    values["AB"] = seconds(of_attention, 0, decode.bytes) / 2  # one position is read, one written
-    q, exact = _unit(values, largest)
-    return StepCosts(values=values, q=q, exact=exact, used=tuple(used.values()))
+
+def stage_values(
+    device: Device, held: Model, whole: Model, dtypes: tuple[str, str], pricing: Pricing, used: dict[Any, Used]
+) -> Values:
+    """The coefficients of what one device holds of a model. `dtypes`: of weights and cache."""
+    ps, (weights_dtype, kv_dtype) = _Priced(device, pricing, used).ps, dtypes
+    of_weights, of_attention = numbers_of_dtypes(whole, weights_dtype)
+    table, k = weight_table(held, weights_dtype), held.experts_per_token or 0
+    values = {
+        "WC": ps(of_weights, 2 * (table.parameters + sum(k * each for _, each, _ in table.experts)), 0),
+        "W0": ps(of_weights, 0, table.bytes), "WR": ps(of_weights, 0, table.row_bytes),
+        "HC": ps(of_weights, 2 * table.head_parameters, 0),
+        "H0": ps(of_weights, 0, table.head_bytes if table.head_parameters else 0),
+    }  # fmt: skip
+    for count, _, nbytes in table.experts:
+        values |= {"ES": ps(of_weights, 0, nbytes), "EN": Fraction(count), "EK": Fraction(k)}
+    decode = attention_work(held, kv_dtype, of_attention, Calls(first=0, tokens=1))[0]
+    prompt = attention_work(held, kv_dtype, of_attention, Calls(first=0, tokens=2, chunk=2))[0]
+    values["ACD"] = ps(of_attention, decode.flops, 0)
+    values["ACP"] = ps(of_attention, prompt.flops, 0) / 3  # two tokens attend to 1 + 2 positions
+    values["AB"] = ps(of_attention, 0, decode.bytes) / 2  # one position is read, one written
+    return values
+
+
+def step_costs(stages: Sequence[Values], once: Values, largest: dict[str, int], used: dict[Any, Used]) -> StepCosts:
+    """The coefficients of a worker: of its stages, and `once` a step (FIXED, EACH, UP0, UP1, DN0, DN1).
+
+    `largest`: the most tokens, logits, pairs and positions of a step, which decide how fine a unit 64 bits leave.
+    """
+    held = ({**stages[0], **once}, *stages[1:])
+    q, exact = _unit(held, largest)
+    return StepCosts(stages=held, q=q, exact=exact, used=tuple(used.values()))
 
 
 def numbers_of_dtypes(model: Model, weights_dtype: str) -> tuple[str, str]:
@@ -101,25 +131,33 @@ def numbers_of_dtypes(model: Model, weights_dtype: str) -> tuple[str, str]:
     return numbers_of(model, Workload(prompt_tokens=1, passes=1, positions=1, weights_dtype=weights_dtype))
 
 
-def _unit(values: dict[str, Fraction], largest: dict[str, int]) -> tuple[int, bool]:
+def _unit(stages: Sequence[Values], largest: dict[str, int]) -> tuple[int, bool]:
     """The common denominator, or a power of two where the longest step would pass 64 bits."""
     n, logits, pairs, positions = (largest[name] for name in ("tokens", "logits", "pairs", "positions"))
-    worst = values["FIXED"] + values["UP0"] + values["UP1"] * n + values["DN0"] + values["DN1"] * logits
-    worst += values["W0"] + (values["WR"] + values["WC"]) * n + values["H0"] + values["HC"] * logits
-    worst += values["ACP"] * pairs + values["ACD"] * positions + values["AB"] * (3 * positions + n)
+    once = stages[0]
+    worst = once["FIXED"] + once["EACH"] * n + once["UP0"] + once["UP1"] * n + once["DN0"] + once["DN1"] * logits
+    for v in stages:
+        worst += v["W0"] + (v["WR"] + v["WC"]) * n + v["H0"] + v["HC"] * logits + v.get("ES", 0) * v.get("EN", 0)
+        worst += v["ACP"] * pairs + v["ACD"] * positions + v["AB"] * (3 * positions + n)
     most = max(1, int(NEVER // 4 // (worst + 1)))
-    common = math.lcm(*(value.denominator for value in values.values()))
+    common = math.lcm(*(v.denominator for values in stages for name, v in values.items() if name not in COUNTS))
     if common <= most:
         return common, True
     return min(ROUNDED_Q, 1 << (most.bit_length() - 1)), False
 
 
-def copy_costs(one: Row | None, two: Row | None) -> tuple[Fraction, Fraction]:
-    """(a copy, each id) in ps, from the planner's rows of one and of two ids in one copy. Raises InconclusiveError."""
-    if one is None or two is None:
-        return Fraction(0), Fraction(0)
-    times = [row_time(row) for row in (one, two)]
-    if times[0].seconds is None or times[1].seconds is None:
-        raise InconclusiveError("; ".join(words for time in times for words in time.unpriced))
-    each = (times[1].seconds - times[0].seconds) * PS
-    return times[0].seconds * PS - each, each
+def copy_costs(one: Sequence[Row], two: Sequence[Row], rates: Rates) -> tuple[Fraction, Fraction]:
+    """(a step, each id) in ps, from the planner's rows of one and of two ids in one copy. Raises InconclusiveError."""
+    return affine([total(row_time(row, rates) for row in rows) for rows in (one, two)], 1)
+
+
+def affine(times: Sequence[Time], least: int) -> tuple[Fraction, Fraction]:
+    """(fixed, each) ps of times of `least`, `least` + 1, ... units. Raises InconclusiveError: unpriced, or not even."""
+    words = dict.fromkeys(words for time in times for words in time.unpriced)
+    seconds = [time.seconds * PS for time in times if time.seconds is not None]
+    if len(seconds) < len(times):
+        raise InconclusiveError("; ".join(words))
+    each = seconds[1] - seconds[0]
+    if any(later - earlier != each for earlier, later in itertools.pairwise(seconds)):
+        raise InconclusiveError("what ranks exchange does not grow evenly with the tokens of a step: not simulated")
+    return seconds[0] - least * each, each

@@ -40,9 +40,9 @@ def handoffs(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[Document]
     units = units_of(plant, traffic)
     rows = []
     for p, d, group in by_pair(plant, traffic, outcome):
-        first = [leg for leg in plant.ways.ways[plant.ways.pair[p, d]] if leg.src == p]
-        n = int(units[group].sum())
-        rows.append({"src": p, "dst": d, "count": len(group), "bytes": n * sum(leg.bytes_each for leg in first)})
+        parts = [part for leg in plant.ways.ways[plant.ways.pair[p, d]] for part in leg.parts]
+        first = sum(part.bytes_each for part in parts if part.src in p.split(","))
+        rows.append({"src": p, "dst": d, "count": len(group), "bytes": int(units[group].sum()) * first})
     return rows
 
 
@@ -62,11 +62,12 @@ def edges(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> list[D
         for leg in plant.ways.ways[plant.ways.pair[p, d]]:
             if spread is None:
                 spread = _spread(outcome.requests[group], units[group], last)
-            row = found.setdefault((leg.src, leg.dst, leg.kind), [0, 0, 0.0, np.zeros(BINS)])
-            row[0] += n * leg.bytes_each
-            row[1] += leg.copies_fixed * len(group) + leg.copies_each * n
-            row[2] += float(leg.fixed * len(group) + leg.each * n)
-            row[3] += spread * leg.bytes_each
+            for part in leg.parts:
+                row = found.setdefault((part.src, part.dst, part.kind), [0, 0, 0.0, np.zeros(BINS)])
+                row[0] += n * part.bytes_each
+                row[1] += part.copies_fixed * len(group) + part.copies_each * n
+                row[2] += float(leg.fixed * len(group) + leg.each * n)
+                row[3] += spread * part.bytes_each
     return [
         {
             "src": src, "dst": dst, "kind": kind, "bytes": row[0], "copies": row[1],

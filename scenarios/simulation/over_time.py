@@ -32,7 +32,7 @@ def series(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> Docum
     roles = [worker.role for worker in plant.workers]
     levels, n = outcome.levels, len(roles)
     rows = [
-        {"device": worker.device.id, "phase": _phase(worker.role)} | _levels(row, worker.role, worker.blocks)
+        {"device": worker.name, "phase": _phase(worker.role)} | _levels(row, worker.role, worker.blocks)
         for worker, row in zip(plant.workers[:MOST], levels, strict=False)
     ]
     pools = {_phase(role): _pool(plant, levels, role) for role in dict.fromkeys(roles)}
@@ -84,7 +84,9 @@ def edges_over_time(
         for number, leg in enumerate(plant.ways.ways[plant.ways.pair[p, d]]):
             begin, end = outcome.legs[group, number].T
             alone = float(leg.fixed) + float(leg.each) * n
-            spans.setdefault((leg.src, leg.dst, leg.kind), []).append((begin, end, n * leg.bytes_each, alone))
+            for part in leg.parts:
+                edge = (part.src, part.dst, part.kind)
+                spans.setdefault(edge, []).append((begin, end, n * part.bytes_each, alone))
     wide = np.full(bins, float(width))
     wide[-1] = max(1, last - (bins - 1) * width)
     out = {}

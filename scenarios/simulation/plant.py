@@ -15,12 +15,23 @@ from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.placement import Placement
 from planner.admit import Admission, Ask, admit
-from planner.placement_time import Pricing
+from planner.machine import machine_graph
+from planner.placement_time import Pricing, parts_of_phase
 from planner.predict import Prediction, predict
 from planner.request import Request, resolve
+from planner.roofline import Used
 from planner.rows import Row
+from planner.workers import Rank, rank_model, ranks_of
 from scenarios.simulation import columns as col
-from scenarios.simulation.costs import StepCosts, copy_costs, simulated_unknown, step_costs
+from scenarios.simulation.costs import (
+    StepCosts,
+    Values,
+    affine,
+    copy_costs,
+    simulated_unknown,
+    stage_values,
+    step_costs,
+)  # fmt: skip
 from scenarios.simulation.spec import Pool, Spec
 from scenarios.simulation.traffic import MAX_TOKENS, Traffic
 from scenarios.simulation.ways import Ways, all_ways, leg_units, ratios
@@ -32,14 +43,19 @@ MOST_PREFIX_CELLS = 2**27
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker:
-    """One worker: its device, role, blocks and step costs. `admission` is the verdict that its blocks follow from."""
+    """One worker: its devices, role, blocks and step costs. `admission` is the verdict that its blocks follow from."""
 
-    device: Device
+    devices: tuple[Device, ...]
     role: int
     pool: Pool
     blocks: int
     costs: StepCosts
     admission: Admission
+
+    @property
+    def name(self) -> str:
+        """Its devices joined by commas."""
+        return ",".join(device.id for device in self.devices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +71,7 @@ class Plant:
 
     @property
     def device_of(self) -> list[str]:
-        return [worker.device.id for worker in self.workers]
+        return [worker.name for worker in self.workers]
 
 
 def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
@@ -69,27 +85,40 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
     if words := simulated_unknown(model):
         raise InconclusiveError(f"{model.name}: {'; '.join(words)}")
     workers: list[Worker] = []
-    home = _home_links(fleet)
-    for role, pool, other in ((col.PREFILL, spec.prefill, spec.decode), (col.DECODE, spec.decode, spec.prefill)):
-        known: dict[Any, Worker] = {}
-        for name in pool.devices:
-            device = fleet.device(name)
-            assert device is not None
-            kind = (device.sku, device.memories, device.runtime, device.compute, device.in_use, home.get(name, ()))
-            if kind not in known:
-                admitted = _blocks(spec, fleet, model, role, name, other.devices[0])
-                if isinstance(admitted, Admission):
-                    return Plant(spec=spec, fleet=fleet, model=model, workers=(), ways=Ways(), refused=admitted)
-                costs = _costs(spec, fleet, model, device, role, other.devices[0])
-                known[kind] = Worker(
-                    device=device, role=role, pool=pool, blocks=admitted[0], costs=costs, admission=admitted[1]
-                )
-            like = known[kind]
-            workers.append(Worker(
-                device=device, role=role, pool=pool, blocks=like.blocks, costs=like.costs, admission=like.admission
-            ))  # fmt: skip
-    ways = all_ways(fleet, spec.prefill.devices, spec.decode.devices, _asker(spec, fleet, model), spec.rates)
+    for role, pool in ((col.PREFILL, spec.prefill), (col.DECODE, spec.decode)):
+        found = _workers(spec, fleet, model, role, pool)
+        if isinstance(found, Admission):
+            return Plant(spec=spec, fleet=fleet, model=model, workers=(), ways=Ways(), refused=found)
+        workers += found
+    ways = all_ways(fleet, spec.prefill.workers, spec.decode.workers, _asker(spec, fleet, model), spec.rates)
     return Plant(spec=spec, fleet=fleet, model=model, workers=tuple(workers), ways=ways)
+
+
+def _workers(spec: Spec, fleet: Fleet, model: Model, role: int, pool: Pool) -> list[Worker] | Admission:
+    """The workers of a pool, or the first verdict that is not yes. Workers of equal devices are asked for once; what
+    ranks exchange hangs on their links as well, and is asked for each.
+    """
+    from dataclasses import replace
+
+    home, by_name = _home_links(fleet), {device.id: device for device in fleet.devices}
+    known: dict[Any, Worker] = {}
+    out = []
+    for name in pool.workers:
+        devices = tuple(by_name[device] for device in name.split(","))
+        kind = tuple((d.sku, d.memories, d.runtime, d.compute, d.in_use, home.get(d.id, ())) for d in devices)
+        if kind not in known:
+            admitted = _blocks(spec, fleet, model, role, name)
+            if isinstance(admitted, Admission):
+                return admitted
+            costs = _costs(spec, fleet, model, devices, role)
+            known[kind] = Worker(
+                devices=devices, role=role, pool=pool, blocks=admitted[0], costs=costs, admission=admitted[1]
+            )
+        like = known[kind]
+        one = len(devices) == 1 or like.name == name
+        costs = like.costs if one else _costs(spec, fleet, model, devices, role)
+        out.append(replace(like, devices=devices, costs=costs))
+    return out
 
 
 def _home_links(fleet: Fleet) -> dict[str, tuple[str, ...]]:
@@ -132,11 +161,22 @@ def _fault(spec: Spec, name: str, message: str) -> Fault:
     return Fault(source=spec.source, field=name, message=message, line=line, column=column)
 
 
-def _placed(role: int, device: str, other: str) -> Placement:
-    return Placement(prefill=device, decode=other) if role == col.PREFILL else Placement(prefill=other, decode=device)
+def _placed(spec: Spec, role: int, name: str) -> Placement:
+    """A worker, and the first one of the other phase."""
+    if role == col.PREFILL:
+        return placed(spec, name, spec.decode.workers[0])
+    return placed(spec, spec.prefill.workers[0], name)
 
 
-def _ask(spec: Spec, fleet: Fleet, model: Model, role: int, device: str, other: str, positions: int) -> Ask:
+def placed(spec: Spec, prefill: str, decode: str) -> Placement:
+    """Two workers as the planner is asked for them."""
+    pools = (spec.prefill, spec.decode)
+    return Placement(
+        prefill=prefill, decode=decode, tp=(pools[0].tp, pools[1].tp), pp=(pools[0].pp, pools[1].pp)
+    )  # fmt: skip
+
+
+def _ask(spec: Spec, fleet: Fleet, model: Model, role: int, name: str, positions: int) -> Ask:
     """`max_seqs` sequences of so many positions on one worker, `max_tokens` rows of activations where it prefills."""
     pool = spec.prefill if role == col.PREFILL else spec.decode
     chunk = -(-pool.max_tokens // pool.max_seqs)
@@ -145,28 +185,25 @@ def _ask(spec: Spec, fleet: Fleet, model: Model, role: int, device: str, other: 
         weights_dtype=spec.weights_dtype, prefill_chunk=chunk, kv_extent=f"blocks:{spec.block_tokens}",
     )  # fmt: skip
     return Ask(
-        fleet=fleet, model=model, request=request, placement=_placed(role, device, other),
-        utilization=spec.utilization, pricing=Pricing(rates=spec.rates),
+        fleet=fleet, model=model, request=request, placement=_placed(spec, role, name), utilization=spec.utilization,
+        pricing=Pricing(rates=spec.rates),
     )  # fmt: skip
 
 
-def _blocks(
-    spec: Spec, fleet: Fleet, model: Model, role: int, device: str, other: str
-) -> tuple[int, Admission] | Admission:
-    """(KV blocks, the verdict at the longest cache that this device admits), or the verdict where none is."""
+def _blocks(spec: Spec, fleet: Fleet, model: Model, role: int, name: str) -> tuple[int, Admission] | Admission:
+    """(KV blocks, the verdict at the longest cache that this worker admits), or the verdict where none is."""
     block, seqs = spec.block_tokens, (spec.prefill if role == col.PREFILL else spec.decode).max_seqs
+    own = name.split(",")
 
     def verdict(blocks: int) -> Admission:
-        return admit(_ask(spec, fleet, model, role, device, other, min(blocks * block, model.seq_len)))
+        return admit(_ask(spec, fleet, model, role, name, min(blocks * block, model.seq_len)))
 
     def fits(admission: Admission) -> bool:
-        return not any(r.device == device and r.severity != "warning" for r in admission.reasons)
+        return not any(r.device in own and r.severity != "warning" for r in admission.reasons)
 
     low, high = 1, max(1, model.seq_len // block)
     best = verdict(low)
-    if not fits(best):
-        return best
-    if any(reason.edge is not None and reason.severity != "warning" for reason in best.reasons):
+    if not fits(best) or any(reason.device is None and reason.severity != "warning" for reason in best.reasons):
         return best
     while low < high:
         middle = (low + high + 1) // 2
@@ -194,43 +231,69 @@ def handoff_request(spec: Spec, prompt: int, new_tokens: int = 2) -> Request:
 def _asker(spec: Spec, fleet: Fleet, model: Model) -> Any:
     def ask(p: str, d: str, units: int) -> Prediction:
         prompt = units * (spec.block_tokens if spec.extent == "blocks" else 1)
-        return _predicted(spec, fleet, model, Placement(prefill=p, decode=d), handoff_request(spec, prompt))
+        return _predicted(spec, fleet, model, placed(spec, p, d), handoff_request(spec, prompt))
 
     return ask
 
 
-def _row(prediction: Prediction, phase: str, tensor: str) -> Row | None:
-    return next((row for row in prediction.rows if (row.phase, row.tensor) == (phase, tensor)), None)
+def _rows(prediction: Prediction, phase: str, tensor: str) -> list[Row]:
+    return [row for row in prediction.rows if (row.phase, row.tensor) == (phase, tensor)]
 
 
-def _costs(spec: Spec, fleet: Fleet, model: Model, device: Device, role: int, other: str) -> StepCosts:
-    pool = spec.prefill if role == col.PREFILL else spec.decode
-    phase = "prefill" if role == col.PREFILL else "decode"
-    placement = _placed(role, device.id, other)
-    by_ids = []
-    for ids in (1, 2):
-        # Two ids in one copy: a prompt of two in one chunk; in decode a batch of two.
-        batch = ids if role == col.DECODE else 1
-        request = Request(
-            prompt_tokens=ids if role == col.PREFILL else 1, new_tokens=2, batch=batch, prefill_chunk=2,
-            kv_dtype=spec.kv_dtype, weights_dtype=spec.weights_dtype,
-        )  # fmt: skip
-        by_ids.append(_predicted(spec, fleet, model, placement, request))
-    up = copy_costs(_row(by_ids[0], phase, "tokens"), _row(by_ids[1], phase, "tokens"))
+def _of_ids(spec: Spec, role: int, ids: int) -> Request:
+    """So many ids in one copy and one call: a prompt in one chunk; in decode a batch."""
+    prompt, batch = (ids, 1) if role == col.PREFILL else (1, ids)
+    return Request(
+        prompt_tokens=prompt, new_tokens=2, batch=batch, prefill_chunk=ids, kv_dtype=spec.kv_dtype,
+        weights_dtype=spec.weights_dtype,
+    )  # fmt: skip
+
+
+def _costs(spec: Spec, fleet: Fleet, model: Model, devices: tuple[Device, ...], role: int) -> StepCosts:
+    pool, phase = (spec.prefill, "prefill") if role == col.PREFILL else (spec.decode, "decode")
+    placement = _placed(spec, role, ",".join(device.id for device in devices))
+    asked = [resolve(_of_ids(spec, role, ids), model, spec.source) for ids in (1, 2, 3)]
+    told = [predict(fleet, model, workload, placement) for workload in asked[:2]]
+    # Two sequences give two tokens at once; a prompt gives one, whatever its length.
     both = Request(prompt_tokens=1, new_tokens=2, batch=2, kv_dtype=spec.kv_dtype, weights_dtype=spec.weights_dtype)
-    two = by_ids[1] if role == col.DECODE else _predicted(spec, fleet, model, placement, both)
-    down = copy_costs(_row(by_ids[0], phase, "next_token"), _row(two, phase, "next_token"))
-    copies = {"UP0": up[0], "UP1": up[1], "DN0": down[0], "DN1": down[1]}
+    two = told[1] if role == col.DECODE else _predicted(spec, fleet, model, placement, both)
+    up = copy_costs(_rows(told[0], phase, "tokens"), _rows(told[1], phase, "tokens"), spec.rates)
+    down = copy_costs(_rows(told[0], phase, "next_token"), _rows(two, phase, "next_token"), spec.rates)
+    pricing, machine = Pricing(rates=spec.rates), machine_graph(fleet)
+    sums = affine(
+        [parts_of_phase(machine, model, workload, placement, phase, (), pricing).sums for workload in asked], 1
+    )
+    once = {
+        "FIXED": Fraction(spec.step_overhead) + sums[0], "EACH": sums[1], "UP0": up[0], "UP1": up[1], "DN0": down[0],
+        "DN1": down[1],
+    }  # fmt: skip
     longest = min(model.seq_len, MAX_TOKENS)
     largest = {
         "tokens": pool.max_tokens + pool.max_seqs, "logits": pool.max_seqs, "pairs": pool.max_tokens * longest,
         "positions": pool.max_seqs * longest,
     }  # fmt: skip
-    workload = resolve(both, model, spec.source)
-    return step_costs(
-        device, model, (workload.weights_dtype, workload.kv_dtype), copies, Fraction(spec.step_overhead), largest,
-        Pricing(rates=spec.rates),
-    )  # fmt: skip
+    used: dict[Any, Used] = {}
+    dtypes = (asked[0].weights_dtype, asked[0].kv_dtype)
+    return step_costs(_stages(model, devices, ranks_of(model, placement, phase), dtypes, pricing, used), once, largest,
+                      used)  # fmt: skip
+
+
+def _stages(
+    model: Model, devices: tuple[Device, ...], ranks: tuple[Rank, ...], dtypes: tuple[str, str], pricing: Pricing,
+    used: dict[Any, Used],
+) -> list[Values]:  # fmt: skip
+    """The coefficients of each stage, whose ranks go side by side: equal, or InconclusiveError in words."""
+    stages: dict[int, list[Values]] = {}
+    for device, rank in zip(devices, ranks, strict=True):
+        held = model if len(ranks) == 1 else rank_model(model, rank.cut)
+        stages.setdefault(rank.stage, []).append(stage_values(device, held, model, dtypes, pricing, used))
+    for number, held_by in stages.items():
+        if any(values != held_by[0] for values in held_by):
+            raise InconclusiveError(
+                f"stage {number} of {','.join(d.id for d in devices)}: its ranks take unlike times for a step (unlike"
+                " cards, or parts of the model), which is not simulated; use equal cards"
+            )
+    return [held_by[0] for held_by in stages.values()]
 
 
 def config_of(plant: Plant, traffic: Traffic) -> col.Config:
@@ -238,7 +301,7 @@ def config_of(plant: Plant, traffic: Traffic) -> col.Config:
     import numpy as np
 
     spec, workers = plant.spec, plant.workers
-    n_prefill = len(spec.prefill.devices)
+    n_prefill = len(spec.prefill.workers)
     reuse = spec.prefix_reuse and traffic.hash_tokens > 0
     if reuse and traffic.hash_tokens % spec.block_tokens:
         raise DescriptionError([_fault(
@@ -248,16 +311,18 @@ def config_of(plant: Plant, traffic: Traffic) -> col.Config:
     if len(hashes) and len(workers) * (int(hashes.max()) + 1) > MOST_PREFIX_CELLS:
         raise InconclusiveError("too many prefix blocks for so many workers: leave prefix reuse off")
     names = {name: i for i, name in enumerate(plant.device_of)}
-    hosts = {name: i for i, name in enumerate(dict.fromkeys(worker.device.host for worker in workers))}
-    outages = sorted(_outages(spec, names))
+    at_home = [tuple(dict.fromkeys(device.host for device in worker.devices)) for worker in workers]
+    hosts = {home: i for i, home in enumerate(dict.fromkeys(at_home))}
+    outages = _outages(spec, {device.id: i for i, worker in enumerate(workers) for device in worker.devices})
+    stages = max(len(worker.costs.stages) for worker in workers)
     return col.Config(
         arrival=traffic.arrival, prompt=traffic.prompt, out=traffic.out, hashes=hashes,
         hash_at=traffic.hash_at if reuse else np.zeros(len(traffic.arrival) + 1, np.int64),
         role=_ints(worker.role for worker in workers), q=_ints(worker.costs.q for worker in workers),
-        cost=np.array([worker.costs.row() for worker in workers], np.int64),
+        cost=np.array([worker.costs.rows(stages) for worker in workers], np.int64),
         blocks=_ints(worker.blocks for worker in workers), max_seqs=_ints(worker.pool.max_seqs for worker in workers),
         budget=_ints(worker.pool.max_tokens for worker in workers),
-        domain=_ints(hosts[worker.device.host] for worker in workers),
+        domain=_ints(hosts[home] for home in at_home),
         prefill_pool=_ints(range(n_prefill)), decode_pool=_ints(range(n_prefill, len(workers))),
         outage_time=_ints(o[0] for o in outages), outage_up=_ints(o[1] for o in outages),
         outage_worker=_ints(o[2] for o in outages), n_links=max(1, len(plant.ways.resources)), block=spec.block_tokens,
@@ -274,9 +339,18 @@ def _ints(values: Any) -> Any:
     return np.array(list(values), np.int64)
 
 
-def _outages(spec: Spec, names: dict[str, int]) -> list[tuple[int, int, int]]:
-    out = [(outage.at, 0, names[outage.device]) for outage in spec.outages]
-    return out + [(outage.back, 1, names[outage.device]) for outage in spec.outages if outage.back is not None]
+def _outages(spec: Spec, worker_of: dict[str, int]) -> list[tuple[int, int, int]]:
+    """(time, 1 where it is back, worker), sorted. A worker is down while any of its devices is."""
+    down: dict[int, int] = {}
+    changes = [(outage.at, 0, worker_of[outage.device]) for outage in spec.outages]
+    changes += [(outage.back, 1, worker_of[outage.device]) for outage in spec.outages if outage.back is not None]
+    out = []
+    for time, up, worker in sorted(changes):
+        before = down.get(worker, 0)
+        down[worker] = before - 1 if up else before + 1
+        if not before or not down[worker]:
+            out.append((time, up, worker))
+    return out
 
 
 def _way_arrays(plant: Plant, names: dict[str, int]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _DECIMAL = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,12})?")
 _DTYPES = ("bf16", "fp16", "fp32", "fp8")
 MAX_SEQS = 4096
 MAX_STEP_TOKENS = 1 << 20
+MAX_DEGREE = 64
 
 
 def simulation_names() -> list[str]:
@@ -178,13 +179,19 @@ def _devices(reader: _Reader, path: Path, value: Any) -> tuple[str, ...]:
 
 
 def _pool(reader: _Reader, path: Path, value: Any) -> Pool:
-    fields = {"devices": _devices, "max_seqs": _whole(1, MAX_SEQS), "max_tokens": _whole(1, MAX_STEP_TOKENS)}
+    fields: dict[str, _Field] = {
+        "devices": _devices, "max_seqs": _whole(1, MAX_SEQS), "max_tokens": _whole(1, MAX_STEP_TOKENS),
+        "tp": _whole(1, MAX_DEGREE), "pp": _whole(1, MAX_DEGREE),
+    }  # fmt: skip
     found = reader.section(path, value, fields)
     if "devices" not in found:
         reader.fault(path, "devices is missing; a pool names at least one device, e.g. devices: gpu:0-3")
     pool = Pool(**({"devices": ()} | found))
     if pool.max_tokens < pool.max_seqs:
         reader.fault(path, f"max_tokens {pool.max_tokens} is less than max_seqs {pool.max_seqs}; each needs one a step")
+    if len(pool.devices) % (pool.tp * pool.pp):
+        words = f"{len(pool.devices)} devices make no whole workers of tp {pool.tp} x pp {pool.pp} devices"
+        reader.fault(path, f"{words}; name a multiple of {pool.tp * pool.pp}")
     return pool
 
 

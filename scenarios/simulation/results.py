@@ -21,7 +21,8 @@ SHARES = (50, 90, 99)
 
 NOT_MODELLED = (
     "Step times are the planner's roofline with its shares of stated rates: unscored until they are calibrated.",
-    "Each worker is one device; tensor and pipeline parallel workers are not simulated.",
+    "A worker of several devices makes one step at a time, through all its stages: stages do not overlap.",
+    "The tokens of a step spread over as many routed experts as they can: the most bytes that a step can read.",
     "A prefill worker takes all blocks of a prompt when it admits it, and preempts nobody; decode workers preempt the"
     " request admitted last and compute its cache again.",
     "Prefixes are found again on prefill workers only; the handoff carries the whole prompt.",
@@ -62,11 +63,11 @@ def summary(plant: Plant, traffic: Traffic, outcome: Outcome) -> Document:
 
 
 def _rounded(plant: Plant) -> list[str]:
-    names = [worker.device.id for worker in plant.workers if not worker.costs.exact]
-    if not names:
+    rounded = [worker.costs for worker in plant.workers if not worker.costs.exact]
+    if not rounded:
         return []
-    finest = min(worker.costs.q for worker in plant.workers)
-    return [f"Step times of {len(names)} workers are rounded to 1/{finest:,} ps: exact ones pass 64 bits."]
+    finest = min(costs.q for costs in rounded)
+    return [f"Step times of {len(rounded)} workers are rounded to 1/{finest:,} ps: exact ones pass 64 bits."]
 
 
 def _inputs(plant: Plant, traffic: Traffic) -> Document:
@@ -78,7 +79,9 @@ def _inputs(plant: Plant, traffic: Traffic) -> Document:
         "fleet": {"name": plant.fleet.name, "digest": plant.fleet.digest},
         "model": {"name": plant.model.name, "digest": plant.model.digest},
         "traffic": {"source": traffic.source, "digest": digest.hexdigest()},
-        "prefill": len(spec.prefill.devices), "decode": len(spec.decode.devices), "block_tokens": spec.block_tokens,
+        "prefill": len(spec.prefill.workers), "decode": len(spec.decode.workers), "block_tokens": spec.block_tokens,
+        "devices": {phase: {"count": len(pool.devices), "tp": pool.tp, "pp": pool.pp}
+                    for phase, pool in (("prefill", spec.prefill), ("decode", spec.decode))},
         "routing": {"prefill": spec.route_prefill, "decode": spec.route_decode},
         "handoff": {"share": spec.share, "start": spec.start, "by": spec.by, "extent": spec.extent},
         "prefix_reuse": spec.prefix_reuse and traffic.hash_tokens > 0, "rates": spec.rates,
@@ -194,7 +197,7 @@ def _workers(plant: Plant, outcome: Outcome, last: int) -> list[Document]:
     rows = []
     for worker, v in zip(plant.workers, outcome.workers.tolist(), strict=True):
         rows.append({
-            "device": worker.device.id, "phase": "prefill" if worker.role == col.PREFILL else "decode",
+            "device": worker.name, "phase": "prefill" if worker.role == col.PREFILL else "decode",
             "busy": v[col.BUSY] / last if last else 0.0, "steps": v[col.STEPS], "prompt_tokens": v[col.COMPUTED],
             "kv_blocks": worker.blocks, "kv_blocks_peak": v[col.PEAK], "preemptions": v[col.OUSTINGS],
         })  # fmt: skip

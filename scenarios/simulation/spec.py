@@ -13,11 +13,22 @@ SCHEMA = "kvwaybill/simulation-scenario/1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
-    """Workers of one device each. `max_seqs` requests run at once, `max_tokens` tokens are computed in one step."""
+    """Workers of `tp` x `pp` devices each, taken in the order given, stage by stage.
+
+    `max_seqs` requests of a worker run at once, `max_tokens` tokens are computed in one step.
+    """
 
     devices: tuple[str, ...]
     max_seqs: int = 256
     max_tokens: int = 2048
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The devices of each worker joined by commas, as a placement names them."""
+        size = self.tp * self.pp
+        return tuple(",".join(self.devices[at : at + size]) for at in range(0, len(self.devices), size))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,10 @@
 """Kernels: the time of steps, and stretches of equal steps in closed form.
 
-A step takes FIXED + max(WC n, W0 + WR n) + max(HC l, H0) + max(ACP pairs + ACD C, AB (read + n + C)) + copies, in units
-of 1/Q ps: n tokens, l of them with logits, C positions that decoding tokens attend to. While only decoding goes on, C
-grows by the number of running requests a step and all else stays: k steps take k A + inc k (k - 1) / 2. The rest below
-one picosecond is carried on, so that a stretch may be cut anywhere and ends when single steps would have ended.
+A step takes FIXED + EACH n + copies + the sum over the worker's stages of max(WC n, W0 + WR n + ES min(EN, EK n))
++ max(HC l, H0) + max(ACP pairs + ACD C, AB (read + n + C)), in units of 1/Q ps: n tokens, l of them with logits, C
+positions that decoding tokens attend to. While only decoding goes on, C grows by the number of running requests a step
+and all else stays: k steps take k A + inc k (k - 1) / 2. The rest below one picosecond is carried on, so that a stretch
+may be cut anywhere and ends when single steps would have ended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from scenarios.simulation.columns import (
     DECODING,
     DN0,
     DN1,
+    EACH,
+    EK,
+    EN,
+    ES,
     FIXED,
     GEN,
     H0,
@@ -45,11 +50,15 @@ from scenarios.simulation.queues import put
 
 def _step_cost(c: Any, w: int, n: int, logits: int, pairs: int, read: int, decoding: int) -> int:
     """One step of n tokens without copies; `decoding` are the positions that decoding tokens attend to."""
-    k = c.cost[w]
-    time = k[FIXED] + max(k[WC] * n, k[W0] + k[WR] * n)
-    time += max(k[ACP] * pairs + k[ACD] * decoding, k[AB] * (read + n + decoding))
+    time = c.cost[w, 0, FIXED] + c.cost[w, 0, EACH] * n
     if logits > 0:
-        time += max(k[HC] * logits, k[H0]) + k[DN0] + k[DN1] * logits
+        time += c.cost[w, 0, DN0] + c.cost[w, 0, DN1] * logits
+    for stage in range(c.cost.shape[1]):
+        k = c.cost[w, stage]
+        time += max(k[WC] * n, k[W0] + k[WR] * n + k[ES] * min(k[EN], k[EK] * n))
+        time += max(k[ACP] * pairs + k[ACD] * decoding, k[AB] * (read + n + decoding))
+        if logits > 0:
+            time += max(k[HC] * logits, k[H0])
     return int(time)
 
 
@@ -58,7 +67,7 @@ step_cost = inner(_step_cost)
 
 def _upload_cost(c: Any, w: int, ids: int) -> int:
     """Token ids that come from the host: one copy a step, where there are any."""
-    return int(c.cost[w, UP0] + c.cost[w, UP1] * ids) if ids > 0 else 0
+    return int(c.cost[w, 0, UP0] + c.cost[w, 0, UP1] * ids) if ids > 0 else 0
 
 
 upload_cost = inner(_upload_cost)
@@ -137,13 +146,16 @@ def _longest(c: Any, s: Any, w: int, decoding: int) -> int:
     for i in range(running):
         r = s.run[w, i]
         k = min(k, c.out[r] - s.R[r, GEN])
-    compute, memory = c.cost[w, ACD], c.cost[w, AB]
-    s.V[w, JINC] = running * memory
-    if compute > memory:
-        if compute * decoding >= memory * (decoding + running):
-            s.V[w, JINC] = running * compute
-        else:
-            k = min(k, ceil(memory * running - (compute - memory) * decoding, (compute - memory) * running))
+    s.V[w, JINC] = 0
+    for stage in range(c.cost.shape[1]):
+        compute, memory = c.cost[w, stage, ACD], c.cost[w, stage, AB]
+        rate = memory
+        if compute > memory:
+            if compute * decoding >= memory * (decoding + running):
+                rate = compute
+            else:
+                k = min(k, ceil(memory * running - (compute - memory) * decoding, (compute - memory) * running))
+        s.V[w, JINC] += running * rate
     # Every scaled time stays far below 2^63.
     worst = s.V[w, JA] + s.V[w, JINC] * k
     k = max(1, min(k, NEVER // 2 // max(worst, 1)))

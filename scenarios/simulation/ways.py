@@ -26,17 +26,24 @@ Resource = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WayLeg:
-    """One leg of a way. `fixed` ps and `each` ps a unit of transfer; bytes and copies a unit; the links it passes."""
+class Part:
+    """What one copy of a leg moves from rank to rank: bytes and copies a unit of transfer."""
 
     src: str
     dst: str
     kind: str
-    fixed: Fraction
-    each: Fraction
     bytes_each: int
     copies_fixed: int
     copies_each: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayLeg:
+    """One leg of a way. `fixed` ps and `each` ps a unit of transfer; the links it passes; what its ranks move."""
+
+    fixed: Fraction
+    each: Fraction
+    parts: tuple[Part, ...]
     links: tuple[Link, ...]
 
 
@@ -51,6 +58,14 @@ class Ways:
     def number(self, link: Link) -> int:
         """The number of what copies over this link share."""
         return self.resources.setdefault(resource(link), len(self.resources))
+
+    def add(self, p: str, d: str, legs: tuple[WayLeg, ...]) -> None:
+        """The way from one worker to another."""
+        for leg in legs:
+            for link in leg.links:
+                self.number(link)
+        self.pair[p, d] = len(self.ways)
+        self.ways.append(legs)
 
 
 Ask = Callable[[str, str, int], Prediction]
@@ -67,21 +82,22 @@ def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: A
     found, moving = Ways(), _Moving(out_of, into)
     known: dict[Any, tuple[str, str, tuple[WayLeg, ...]]] = {}
     for p in prefill:
+        if "," in p or "," in decode[0]:
+            # Workers of several devices: which of their pairs are alike is not looked for.
+            for d in decode:
+                found.add(p, d, _legs(p, d, ask, rates))
+            continue
         straight = [link for link in out_of.get(p, ()) if link.dst in devices]
         for d in decode:
             between = tuple(_figures(link) for link in straight if link.dst == d) if straight else ()
             direct, full = ((sources[p][i], targets[d][i], between) for i in (0, 1))
             if direct not in known and full not in known:
                 legs = _legs(p, d, ask, rates)
-                over_hosts = any(leg.src in hosts or leg.dst in hosts for leg in legs)
+                over_hosts = any(part.src in hosts or part.dst in hosts for leg in legs for part in leg.parts)
                 known[full if over_hosts else direct] = (p, d, legs)
             old_p, old_d, legs = known[direct] if direct in known else known[full]
             moved = legs if (p, d) == (old_p, old_d) else moving.legs(legs, (old_p, p), (old_d, d))
-            for leg in moved:
-                for link in leg.links:
-                    found.number(link)
-            found.pair[p, d] = len(found.ways)
-            found.ways.append(moved)
+            found.add(p, d, moved)
     return found
 
 
@@ -122,8 +138,7 @@ class _Moving:
         names = dict((p, d))
         return tuple(
             WayLeg(
-                src=names.get(leg.src, leg.src), dst=names.get(leg.dst, leg.dst), kind=leg.kind, fixed=leg.fixed,
-                each=leg.each, bytes_each=leg.bytes_each, copies_fixed=leg.copies_fixed, copies_each=leg.copies_each,
+                fixed=leg.fixed, each=leg.each, parts=tuple([_with_names(part, names) for part in leg.parts]),
                 links=tuple([self._link(link, names) for link in leg.links]),
             )
             for leg in legs
@@ -146,43 +161,76 @@ class _Moving:
         return [one for one in there if (one.src, one.dst) == (src, dst)][rank]
 
 
+def _with_names(part: Part, names: dict[str, str]) -> Part:
+    return Part(
+        src=names.get(part.src, part.src), dst=names.get(part.dst, part.dst), kind=part.kind,
+        bytes_each=part.bytes_each, copies_fixed=part.copies_fixed, copies_each=part.copies_each,
+    )  # fmt: skip
+
+
 def _legs(p: str, d: str, ask: Ask, rates: Rates) -> tuple[WayLeg, ...]:
-    """The legs of one pair, rows one after another; rows that follow each other over one leg are one leg."""
-    sizes = [_merged(ask(p, d, units)) for units in (1, 2, 3)]
-    out = []
-    for one, two, three in zip(*sizes, strict=True):
-        times = [leg_time(leg, rates) for leg in (one, two, three)]
-        if any(time.seconds is None for time in times):
-            words = dict.fromkeys(words for time in times for words in time.unpriced)
-            raise InconclusiveError(f"the handoff from {p} to {d} has no time: {'; '.join(words)}")
-        first, second, third = (time.seconds * PS for time in times if time.seconds is not None)
-        even = third - second == second - first and three.bytes - two.bytes == two.bytes - one.bytes == one.bytes
-        if not even or three.copies - two.copies != two.copies - one.copies:
-            raise InconclusiveError(
-                f"the handoff from {p} to {d} does not grow evenly with the positions: not simulated"
-            )
-        each = two.copies - one.copies
-        out.append(WayLeg(
-            src=one.src, dst=one.dst, kind=one.kind, fixed=first - (second - first), each=second - first,
-            bytes_each=one.bytes, copies_fixed=one.copies - each, copies_each=each, links=one.through,
-        ))  # fmt: skip
-    return tuple(out)
+    """The legs between two workers, rows one after another; rows that follow each other over one leg are one leg.
+
+    Rows between unlike ranks run beside each other where no link is common to two of them and all take as long: a leg
+    is then the copies of all ranks. Else they follow each other, as `planner.queueing` has it.
+    """
+    sizes = [_by_ranks(ask(p, d, units)) for units in (1, 2, 3)]
+    of_ranks = [
+        tuple(_leg(p, d, legs, rates) for legs in zip(*(size[ends] for size in sizes), strict=True))
+        for ends in sizes[0]
+    ]  # fmt: skip
+    abreast = list(zip(*of_ranks, strict=False))
+    if len({len(legs) for legs in of_ranks}) == 1 and all(_beside(legs) for legs in abreast):
+        return tuple(_together(legs) for legs in abreast)
+    return tuple(leg for legs in of_ranks for leg in legs)
 
 
-def _merged(prediction: Prediction) -> list[Leg]:
+def _leg(p: str, d: str, legs: Sequence[Leg], rates: Rates) -> WayLeg:
+    """A leg from what it is for one, two and three units."""
+    one, two, three = legs
+    times = [leg_time(leg, rates) for leg in legs]
+    if any(time.seconds is None for time in times):
+        words = dict.fromkeys(words for time in times for words in time.unpriced)
+        raise InconclusiveError(f"the handoff from {p} to {d} has no time: {'; '.join(words)}")
+    first, second, third = (time.seconds * PS for time in times if time.seconds is not None)
+    even = third - second == second - first and three.bytes - two.bytes == two.bytes - one.bytes == one.bytes
+    each = two.copies - one.copies
+    if not even or three.copies - two.copies != each:
+        raise InconclusiveError(f"the handoff from {p} to {d} does not grow evenly with the positions: not simulated")
+    part = Part(
+        src=one.src, dst=one.dst, kind=one.kind, bytes_each=one.bytes, copies_fixed=one.copies - each, copies_each=each
+    )
+    return WayLeg(fixed=first - (second - first), each=second - first, parts=(part,), links=one.through)
+
+
+def _beside(legs: Sequence[WayLeg]) -> bool:
+    passed = [resource(link) for leg in legs for link in leg.links]
+    return len(set(passed)) == len(passed) and len({(leg.fixed, leg.each) for leg in legs}) == 1
+
+
+def _together(legs: Sequence[WayLeg]) -> WayLeg:
+    return WayLeg(
+        fixed=legs[0].fixed, each=legs[0].each, parts=tuple(part for leg in legs for part in leg.parts),
+        links=tuple(link for leg in legs for link in leg.links),
+    )  # fmt: skip
+
+
+def _by_ranks(prediction: Prediction) -> dict[tuple[str, str], list[Leg]]:
+    """The legs of the rows between each two ranks."""
     from dataclasses import replace
 
-    out: list[Leg] = []
+    found: dict[tuple[str, str], list[Leg]] = {}
     if not prediction.handoff_rows or any(row.legs is None for row in prediction.handoff_rows):
         raise InconclusiveError("a handoff has no way, or nobody knows which: state links and peer_access in the fleet")
     for row in prediction.handoff_rows:
+        out = found.setdefault((row.src, row.dst), [])
         for leg in row.legs or ():
             last = out[-1] if out else None
             if last is not None and (last.src, last.dst, last.through) == (leg.src, leg.dst, leg.through):
                 out[-1] = replace(last, bytes=last.bytes + leg.bytes, copies=last.copies + leg.copies)
             else:
                 out.append(leg)
-    return out
+    return found
 
 
 def ratios(leg: WayLeg, rates: Rates) -> list[int]:

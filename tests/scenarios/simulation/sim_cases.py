@@ -22,8 +22,12 @@ def offsets(groups: list[list[int]]) -> tuple[Any, Any]:
 PLAIN_COST = {"FIXED": 5, "WC": 2, "W0": 7, "WR": 1, "HC": 1, "H0": 2, "ACP": 1, "ACD": 1, "AB": 2, "UP0": 1, "UP1": 1}
 
 
+LATER_STAGE = ("WC", "W0", "WR", "HC", "H0", "ACP", "ACD", "AB", "ES", "EN", "EK")
+"""What stages after the first one have of their own."""
+
+
 def costs(n_workers: int, **given: int) -> Any:
-    """Equal workers; names are those of the columns."""
+    """Equal workers of one stage; names are those of the columns."""
     table = np.zeros((n_workers, col.COST_COLUMNS), np.int64)
     for name, value in (PLAIN_COST | {"DN0": 1, "DN1": 1} | given).items():
         table[:, getattr(col, name)] = value
@@ -59,7 +63,7 @@ def config(
         out=ints([r[2] for r in requests]),
         hash_at=hash_at, hashes=all_hashes,
         role=ints([col.BOTH if both else col.PREFILL] * n_prefill + [col.DECODE] * n_decode),
-        cost=costs(workers) if cost is None else cost, **arrays,
+        cost=costs(workers)[:, None] if cost is None else cost if cost.ndim == 3 else cost[:, None], **arrays,
         domain=ints(domains if domains is not None else [0] * workers),
         prefill_pool=ints(range(n_prefill)), decode_pool=ints(range(n_prefill, workers)),
         pair=pair, way_at=ints([0, len(legs)]), leg_q=ints([leg[2] for leg in legs]),
@@ -84,6 +88,15 @@ def configs(draw: st.DrawFn) -> col.Config:
     for name in PLAIN_COST:
         cost[:, getattr(col, name)] = draw(st.lists(st.integers(0, 6), min_size=workers, max_size=workers))
     cost[:, col.FIXED] += 1
+    cost = cost[:, None]
+    experts = {"EACH": 2, "ES": 5, "EN": 9, "EK": 2} if draw(st.booleans()) else {}
+    for name, most in experts.items():
+        cost[:, 0, getattr(col, name)] = draw(st.lists(st.integers(0, most), min_size=workers, max_size=workers))
+    if draw(st.booleans()):
+        later = np.zeros_like(cost)
+        for name in LATER_STAGE:
+            later[:, 0, getattr(col, name)] = draw(st.lists(st.integers(0, 6), min_size=workers, max_size=workers))
+        cost = np.concatenate([cost, later], axis=1)
     split, reuse = pools[1] > 0, draw(st.booleans())
     share = draw(st.sampled_from([col.QUEUE, col.FAIR]))
     legs = draw(st.lists(

@@ -265,11 +265,14 @@ class Oracle(Blocks):
                 read += r.done + r.chunk if r.chunk else 0
                 tokens += r.chunk
                 logits += r.done + r.chunk == r.target
-        f, wc, w0, wr, hc, h0, acp, acd, ab, up0, up1, dn0, dn1 = (int(v) for v in self.c.cost[w.id])
         n, seen = tokens + len(decoding), sum(r.kv + 1 for r in decoding)
-        took = f + max(wc * n, w0 + wr * n) + max(acp * pairs + acd * seen, ab * (read + n + seen))
-        took += max(hc * logits, h0) + dn0 + dn1 * logits if logits else 0
-        took += up0 + up1 * (tokens + ids) if tokens + ids else 0
+        took = 0
+        for stage in self.c.cost[w.id].tolist():
+            f, wc, w0, wr, hc, h0, acp, acd, ab, up0, up1, dn0, dn1, each, es, en, ek = stage
+            took += f + each * n + max(wc * n, w0 + wr * n + es * min(en, ek * n))
+            took += max(acp * pairs + acd * seen, ab * (read + n + seen))
+            took += max(hc * logits, h0) + dn0 + dn1 * logits if logits else 0
+            took += up0 + up1 * (tokens + ids) if tokens + ids else 0
         w.began, w.exact = self.now, exact + Fraction(took, int(self.c.q[w.id]))
         w.token += 1
         end = int(w.exact)

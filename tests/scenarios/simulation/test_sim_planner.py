@@ -144,7 +144,7 @@ def test_blocks_are_the_most_that_admission_allows(checkpoint: str) -> None:
     per_sequence = worker.blocks // 512
     assert per_sequence * plant.spec.block_tokens < plant.model.seq_len, "the model's length decides, not the memory"
     more = (per_sequence + 1) * plant.spec.block_tokens
-    verdict = admit(_ask(plant.spec, plant.fleet, plant.model, col.DECODE, "gpu:1", "gpu:0", more))
+    verdict = admit(_ask(plant.spec, plant.fleet, plant.model, col.DECODE, "gpu:1", more))
     assert verdict.verdict == "refused"
     assert worker.admission.verdict == "admitted"
 
