@@ -46,7 +46,8 @@ def narrow_of(settings: Mapping[str, Any] | None) -> str | None:
 def narrow_disagrees(run: Mapping[str, Any]) -> Iterator[str]:
     """What a run that says it computed in a narrow type contradicts: else the claim alone would waive its ids."""
     dtype = narrow_of(run.get("settings"))
-    driven = (run.get("driver") or {}).get("compute_dtype")
+    driver = run.get("driver")
+    driven = driver.get("compute_dtype") if isinstance(driver, Mapping) else None
     if driven != dtype:
         yield f"settings.compute_dtype is {dtype or 'fp32'}, but its driver read weights in {driven or 'fp32'}"
     if dtype is not None and (run.get("backend"), run.get("path")) != ("cupy", "fused"):

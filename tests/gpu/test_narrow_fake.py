@@ -108,7 +108,7 @@ def test_a_run_that_only_claims_to_be_narrow_contradicts_itself(
         narrow = run_and_compare(set_up(plan, backend="cupy", compute_dtype="fp16"))
     claims = [run | {"settings": run["settings"] | {"compute_dtype": "bf16"}} for run in (*runs, narrow)]
     denies = narrow | {"settings": {k: v for k, v in narrow["settings"].items() if k != "compute_dtype"}}
-    for run in (*claims, denies):
+    for run in (*claims, denies, narrow | {"driver": "none"}):
         checks = {check["name"]: check["result"] for check in compare(plan, run)["checks"]}
         assert checks["run_agrees_with_itself"] == "failed"
 
