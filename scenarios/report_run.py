@@ -6,6 +6,7 @@ from typing import Any
 
 from fleet.units import format_bytes
 from scenarios.report import edges_block
+from scenarios.reports.changes import changes_block
 from scenarios.table import Paint, Table, safe
 from scenarios.words import (
     COLOR_OF,
@@ -138,6 +139,8 @@ def _documents(comparison: Document, paint: Paint) -> list[str]:
 def comparison_blocks(comparison: Document, paint: Paint) -> list[list[str]]:
     """Rows and checks."""
     kinds = comparison.get("compared") or ["plan", "run"]
+    if (changes := comparison.get("changes")) is not None:
+        return [*changes_block(changes, paint), checks_block(comparison["checks"], paint)]
     rows = _changed_rows(comparison["rows"], paint) if kinds[0] == kinds[1] else _rows(comparison["rows"], paint)
     return [rows, checks_block(comparison["checks"], paint)]
 

@@ -131,7 +131,7 @@ def register(app: typer.Typer) -> None:
             prefill_pp=prefill_pp, decode_pp=decode_pp, engine=engine, engine_version=engine_version,
             prefix_hit=prefix_hit, kv_buffer=kv_buffer,
         ) | _room(asked)  # fmt: skip
-        check_report(output)
+        check_report(output, timed=len(fleet or []) < 2)
         if plan_out is not None:
             _check_plan_out(plan_out, fleet or [])
         plans = _plans(scenario, fleet or [], words, engine_args, available)

@@ -34,6 +34,10 @@ def register(app: typer.Typer) -> None:
             refuse_other_kinds(path, kinds, "compare takes plans and runs")
         first, second = read_document(a, kinds), read_document(b, kinds)
         document = comparing.compare(first, second)
+        if document["compared"] == ["plan", "plan"]:
+            from scenarios.reports.changes import plan_changes
+
+            document["changes"] = plan_changes(first, second)
         document["documents"] = [_named(a, first), _named(b, second)]
         if output is Report.json:
             console.document(document)

@@ -25,6 +25,7 @@ class Form(StrEnum):
     github = "github"
     junit = "junit"
     json = "json"
+    chrome_trace = "chrome-trace"
 
 
 FormOption = Annotated[

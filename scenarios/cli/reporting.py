@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from scenarios.cli.console import Console
+from scenarios.cli.frame import wrong_use
 
 
 class Report(StrEnum):
@@ -20,6 +21,7 @@ class Report(StrEnum):
     svg = "svg"
     github = "github"
     junit = "junit"
+    chrome_trace = "chrome-trace"
 
 
 ReportOption = Annotated[
@@ -28,8 +30,13 @@ ReportOption = Annotated[
 ]
 
 
-def check_report(output: Report) -> None:
-    """Raises InconclusiveError now, before work is done, where a picture is asked for that cannot be drawn here."""
+def check_report(output: Report, *, timed: bool = False) -> None:
+    """Raises InconclusiveError now, before work is done, where a picture is asked for that cannot be drawn here.
+
+    `timed`: the result has a timeline; else a trace of it is wrong usage.
+    """
+    if output is Report.chrome_trace and not timed:
+        wrong_use("-o chrome-trace: a trace is of a run, a plan or a simulation; this result has no timeline")
     if output in (Report.html, Report.svg):
         from scenarios.reports.render import check_drawable
 

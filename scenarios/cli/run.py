@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
         With a plan only paths, and a prompt of as many tokens, may be given: everything else was settled by admit.
         """
         refuse_other_kinds(target, ("scenario", "plan"), "run takes a scenario or a plan")
-        check_report(output)
+        check_report(output, timed=True)
         opt.check_path(path)
         if without not in (None, "handoff"):
             wrong_use(f"--without {without}: only the handoff can be left out")

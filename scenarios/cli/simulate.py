@@ -9,7 +9,7 @@ import typer
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, command, exit_code
-from scenarios.cli.reporting import Report, ReportOption, check_report, show_refusal, show_report
+from scenarios.cli.reporting import Report, ReportOption, check_report, print_report, show_refusal, show_report
 
 TraceOption = Annotated[
     str | None, typer.Option("--trace", metavar="FILE", help="Requests of a trace, in place of the scenario's.")
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.simulation.read_spec import load_spec
         from scenarios.simulation.run import refusal_text, run_spec
 
-        check_report(output)
+        check_report(output, timed=True)
         if records_out is not None:
             opt.check_out("--records-out", records_out)
         spec = load_spec(scenario)
@@ -70,6 +70,13 @@ def register(app: typer.Typer) -> None:
             console.note(f"records written to {records_out}")
         if output is Report.json:
             console.document(done.document)
+        elif output is Report.chrome_trace:
+            from scenarios.reports.read import RECORDS, records_of
+            from scenarios.reports.trace import trace_text
+            from scenarios.simulation.records import records
+
+            lines = records_of(records(done.plant, done.traffic, done.outcome))
+            print_report(trace_text([(RECORDS, lines, scenario)]))
         elif not show_report(console, output, done.document, "simulate"):
             from scenarios.simulation.text import simulation_text
 

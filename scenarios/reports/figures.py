@@ -37,21 +37,17 @@ def memory_figure(plan: Document) -> Figure | None:
         figures = (*entry["resident"].items(), *(entry[f"{name}_bytes"] for name in ("rounding", "budget", "capacity")))
         alike.setdefault(figures, []).append(entry)
     groups = sorted(alike.values(), key=lambda entries: _fullness(entries[0]))
-    most = max((_known_sum(entries[0]) for entries in groups[:MOST_DEVICES]), default=0)
-    unit, factor = axis_unit("bytes", most)
     rows: list[Row] = []
     bounds: list[Row] = []
     for entries in groups[:MOST_DEVICES]:
         device = named_alike([entry["device"] for entry in entries])
-        rows += _waterfall(entries[0], device, factor)
-        bounds += _bounds(entries[0], device, factor, most)
-    notes = [f"{bound['device']}: {bound['told']}, beyond the axis" for bound in bounds if bound["beyond"]]
-    if left := len(groups) - MOST_DEVICES:
-        notes += [f"{left} more that are less full"] if left > 0 else []
-    return Figure(
-        name="memory", title="Memory by device", unit=unit, rows=rows,
-        marks=[bound for bound in bounds if not bound["beyond"]], notes=notes,
-    )  # fmt: skip
+        needed = _known_sum(entries[0])
+        unit, factor = axis_unit("bytes", needed)
+        rows += [row | {"unit": unit} for row in _waterfall(entries[0], device, factor)]
+        bounds += _bounds(entries[0], device, factor, needed)
+    left = len(groups) - MOST_DEVICES
+    notes = [f"{left} more that are less full"] if left > 0 else []
+    return Figure(name="memory", title="Memory by device", unit="bytes", rows=rows, marks=bounds, notes=notes)
 
 
 def _fullness(entry: Document) -> tuple[int, Fraction]:
@@ -83,8 +79,9 @@ def _waterfall(entry: Document, device: str, factor: int) -> list[Row]:
         )  # fmt: skip
         at += nbytes or 0
     total = entry["total_bytes"]
-    told = f"{format_bytes(total)}, {_slack(entry)}" if total is not None else "unknown: a line is not known"
-    rows.append({"device": device, "line": "total", "bytes": total, "from": 0, "to": at / factor, "told": told})
+    told = format_bytes(total) if total is not None else "unknown: a line is not known"
+    rows.append({"device": device, "line": "total", "bytes": total, "from": 0, "to": at / factor, "told": told,
+                 "slack": _slack(entry)})  # fmt: skip
     return rows
 
 
@@ -99,10 +96,10 @@ BEYOND = 8
 """A bound that lies more than this many times beyond what is needed would leave no room to see what is needed."""
 
 
-def _bounds(entry: Document, device: str, factor: int, most: int) -> list[Row]:
+def _bounds(entry: Document, device: str, factor: int, needed: int) -> list[Row]:
     return [
         {"device": device, "what": what, "bytes": nbytes, "at": nbytes / factor,
-         "told": f"{what} {format_bytes(nbytes)}", "beyond": nbytes > BEYOND * max(most, 1)}
+         "told": f"{what} {format_bytes(nbytes)}", "beyond": nbytes > BEYOND * max(needed, 1)}
         for what in ("budget", "capacity")
         if (nbytes := entry[f"{what}_bytes"]) is not None
     ]  # fmt: skip
@@ -169,7 +166,8 @@ def plan_timeline(plan: Document) -> Figure | None:
         if phase != "handoff":
             device = str(mapping(plan.get("placement")).get(phase))
             spans.append((cut(device, 40), phase, at, at + length))
-        spans += [(lane, phase, at, at + taken) for lane, taken in _links(plan, phase)]
+        ordered = _in_sequence(plan, at, length) if phase == "handoff" else None
+        spans += ordered or [(lane, phase, at, at + taken) for lane, taken in _links(plan, phase)]
         at += length
     if notes and not spans:
         return None
@@ -178,6 +176,20 @@ def plan_timeline(plan: Document) -> Figure | None:
 
 def _picoseconds(seconds: float) -> int:
     return round(Fraction(seconds) * parse_seconds("1 s"))
+
+
+def _in_sequence(plan: Document, at: int, length: int) -> list[tuple[str, str, int, int]] | None:
+    """The legs of the handoff one after another, where that is how its time came about; else None."""
+    spans = []
+    start = at
+    for row in plan.get("waybill") or []:
+        for leg in (row.get("legs") or []) if row["phase"] == "handoff" else []:
+            if leg.get("seconds") is None or row.get("staging") == "pipelined":
+                return None
+            end = at + _picoseconds(leg["seconds"])
+            spans.append((f"{leg['src']} -> {leg['dst']}", "handoff", at, end))
+            at = end
+    return spans if abs((at - start) - length) <= len(spans) + 1 else None
 
 
 def _links(plan: Document, phase: str) -> list[tuple[str, int]]:
@@ -210,8 +222,8 @@ def _timeline(spans: list[tuple[str, str, int, int]], title: str, notes: list[st
     last = max((end for *_, end in spans), default=0)
     unit, factor = axis_unit("seconds", last)
     rows: list[Row] = [
-        {"lane": cut(lane, 40), "phase": phase, "from": start / factor, "to": end / factor, "picoseconds": end - start,
-         "told": f"{phase} {time_words(seconds_number(end - start))}"}
+        {"lane": cut(lane, 40), "phase": phase, "from": start / factor, "to": end / factor,
+         "start_ps": start, "picoseconds": end - start, "told": f"{phase} {time_words(seconds_number(end - start))}"}
         for lane, phase, start, end in spans
     ]  # fmt: skip
     return Figure(name="timeline", title=title, unit=unit, rows=rows, notes=notes)

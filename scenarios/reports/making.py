@@ -13,6 +13,7 @@ from scenarios.reports.github import github_text
 from scenarios.reports.junit import junit_text
 from scenarios.reports.markdown import markdown_text
 from scenarios.reports.sections import page_of
+from scenarios.reports.trace import trace_text
 
 Document = dict[str, Any]
 WORDS = ("md", "github", "junit")
@@ -29,13 +30,15 @@ class Given:
 
 
 def report_text(output: str, given: Sequence[Given], *, fleets: Sequence[Any] = ()) -> str:
-    """The report as text: `md`, `github`, `junit`, `json`, `html` or `svg`.
+    """The report as text: `md`, `github`, `junit`, `json`, `chrome-trace`, `html`, `svg`.
 
     `fleets` are those that topologies may be drawn of; plans name theirs by digest. InconclusiveError where a picture
     cannot be drawn here.
     """
     if output == "md":
         return markdown_text([page_of(each.kind, each.document, each.source) for each in given])
+    if output == "chrome-trace":
+        return trace_text([(each.kind, each.document, each.source) for each in given])
     if output == "json":
         return pretty(report_document(given))
     if output in WORDS:

@@ -6,6 +6,7 @@ Whatever a report reads of a document from anybody is checked here, so that a bu
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from fleet.errors import DescriptionError
@@ -84,6 +85,13 @@ _COMPARED = record(
     {},
     {
         "compared": listing(text(64), most=2),
+        "changes": listing(
+            record(
+                {"group": text(64), "sign": choice("~", "+", "-"), "what": text(), "why": text(100_000)}
+                | dict.fromkeys(("before", "after"), _name)
+            ),
+            null=True,
+        ),
         "documents": listing(record({}, dict.fromkeys(("path", "kind", "plan_id", "verdict", "about"), _name)), most=2),
     },
 )
@@ -104,7 +112,7 @@ def read_report_document(path: str) -> tuple[str, Document]:
 def report_document(data: bytes, source: str) -> tuple[str, Document]:
     """The same of bytes that were read already."""
     if data.startswith(b'{"request":'):
-        return RECORDS, {"schema": "records", "records": _records(data, source)}
+        return RECORDS, {"schema": RECORDS, "records": _records(data, source)}
     document = parse_document(data, source)
     kind = kind_of(document)
     if kind not in OTHERS:
@@ -148,6 +156,11 @@ def _check_cases(document: Document, sink: Sink) -> None:
         named = [*group["members"], *group["front"], *([] if best is None else [best])]
         if lost := [case for case in named if case not in known]:
             sink.add(f"groups[{at}]", f"names the case {lost[0]}, which is no row")
+
+
+def records_of(lines: Iterable[str]) -> Document:
+    """The records of a simulation that was made here, as `read_report_document` gives those of a file."""
+    return {"schema": RECORDS, "records": [json.loads(line) for line in lines]}
 
 
 def _records(data: bytes, source: str) -> list[Document]:

@@ -169,7 +169,24 @@ def _comparison(document: Document, source: str) -> Page:
     )  # fmt: skip
 
 
+def _changed(document: Document) -> tuple[Section, ...]:
+    """What changed from plan to plan, a section a group."""
+    changes = document["changes"]
+    sections = [
+        section(
+            group.capitalize(), ("", "what", "before", "after", "why"),
+            [[str(change[key] or "-") for key in ("sign", "what", "before", "after", "why")]
+             for change in changes if change["group"] == group],
+        )
+        for group in dict.fromkeys(str(change["group"]) for change in changes)
+    ]  # fmt: skip
+    same = Section(title="No changes", words=("Both plans say the same of every input, byte, copy and time.",))
+    return (*(sections or [same]), checks(document["checks"], "Checks"))
+
+
 def _compared(document: Document) -> tuple[Section, ...]:
+    if document.get("changes") is not None:
+        return _changed(document)
     rows = []
     for row in document["rows"]:
         figures = (format_bytes(row[f"{who}_bytes"]) if row[f"{who}_bytes"] is not None else "-" for who in WHO)

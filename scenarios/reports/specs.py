@@ -100,6 +100,13 @@ def _seen(rows: list[dict[str, Any]], field: str) -> list[str]:
     return list(dict.fromkeys(row[field] for row in rows))
 
 
+def _beside(base: Any, field: str) -> list[Any]:
+    """The words `told` right of a bar's end, with a white edge, so that a rule or grid line does not cross them."""
+    encoded = {"x": altair().X(field), "text": "told:N"}
+    halo = base.mark_text(align="left", dx=4, fontSize=10, stroke="white", strokeWidth=6, strokeJoin="round")
+    return [halo.encode(**encoded), base.mark_text(align="left", dx=4, fontSize=10).encode(**encoded)]
+
+
 def _edges(figure: Figure) -> Any:
     """Horizontal bars, a band an edge; the exact bytes stand right of every bar."""
     alt = altair()
@@ -114,49 +121,43 @@ def _edges(figure: Figure) -> Any:
         yOffset=alt.YOffset("who:N", sort=who, scale=alt.Scale(domain=who)),
     )
     bars = base.mark_bar().encode(x=x, x2=alt.datum(1), color=_colored("who", who)).transform_filter("datum.value > 0")
-    words = base.mark_text(align="left", dx=4, fontSize=10).encode(x=alt.X("at:Q"), text="told:N")
+    words = _beside(base, "at:Q")
     rows = [row | {"at": row["value"] or 1} for row in figure.rows]
     height = len(edges) * (8 + 17 * len(who))
-    return alt.layer(bars, words, data=_data(rows)).properties(title=_title(figure), width=WIDTH, height=height)
+    return alt.layer(bars, *words, data=_data(rows)).properties(title=_title(figure), width=WIDTH, height=height)
+
+
+LINES = ("weights", "kv_cache", "layout_padding", "activations", "workspace", "runtime", "rounding", "total")
+"""Lines of a memory table in the order of a plan; a line of another name stands before the total."""
 
 
 def _memory(figure: Figure) -> Any:
-    """A waterfall a device: each line begins where the former ended; capacity and budget are rules."""
+    """A waterfall a device, each in a scale of its own, the fullest first."""
+    lines = [name for name in LINES[:-1] if name in _seen(figure.rows, "line")]
+    lines += [name for name in _seen(figure.rows, "line") if name not in LINES] + ["total"]
+    charts = [_waterfall(figure, device, lines) for device in _seen(figure.rows, "device")]
+    return altair().vconcat(*charts, spacing=18, title=_title(figure)).resolve_scale(color="independent")
+
+
+def _waterfall(figure: Figure, device: str, lines: list[str]) -> Any:
+    """Each line begins where the former ended; capacity and budget are rules, or words where they lie far beyond."""
     alt = altair()
-    lines = _seen(figure.rows, "line")
-    lines = [name for name in lines if name != "total"] + ["total"]
-    ends = [row["to"] for row in figure.rows] + [mark["at"] for mark in figure.marks]
-    scale = alt.Scale(domain=[0, max(ends) * 1.45 or 1], nice=False)
-    y = alt.Y("line:N", sort=lines, title=None)
-    bars = (
-        alt.Chart()
-        .mark_bar(height={"band": 0.7})
-        .encode(
-            x=alt.X("from:Q", title=figure.unit, scale=scale),
-            x2="to:Q",
-            y=y,
-            color=_colored("line", lines, legend=False),
-        )
-    )
-    words = alt.Chart().mark_text(align="left", dx=4, fontSize=10).encode(x=alt.X("to:Q"), y=y, text="told:N")
-    rules = alt.Chart().mark_rule(strokeWidth=2, strokeDash=[5, 3]).encode(
-        x=alt.X("at:Q"), color=alt.Color("what:N", scale=alt.Scale(domain=["budget", "capacity"],
-                                         range=[COLORS["budget"], COLORS["capacity"]]))
-    )  # fmt: skip
-    charts = []
-    for device in _seen(figure.rows, "device"):
-        rows = [row for row in figure.rows if row["device"] == device]
-        marks = [mark for mark in figure.marks if mark["device"] == device]
-        parts = [bars.properties(data=_data(rows)), words.properties(data=_data(rows))]
-        if marks:
-            parts.append(rules.properties(data=_data(marks)))
-        told = [mark["told"] for mark in marks]
-        title = alt.TitleParams(text=device, subtitle=told, fontSize=12, offset=6)
-        height = 20 * len(_seen(rows, "line"))
-        charts.append(
-            alt.layer(*parts).resolve_scale(color="independent").properties(title=title, width=WIDTH, height=height)
-        )
-    return alt.vconcat(*charts, spacing=18, title=_title(figure)).resolve_scale(color="independent")
+    rows = [row for row in figure.rows if row["device"] == device]
+    bounds = [mark for mark in figure.marks if mark["device"] == device]
+    shown = [mark for mark in bounds if not mark["beyond"]]
+    most = max([row["to"] for row in rows] + [mark["at"] for mark in shown])
+    scale = alt.Scale(domain=[0, most * 1.4 or 1], nice=False)
+    base = alt.Chart(_data(rows)).encode(y=alt.Y("line:N", sort=lines, title=None))
+    x = alt.X("from:Q", title=rows[0]["unit"], scale=scale, axis=alt.Axis(tickCount=8))
+    bars = base.mark_bar(height={"band": 0.7}).encode(x=x, x2="to:Q", color=_colored("line", lines, legend=False))
+    names = ["budget", "capacity"]
+    rules = alt.Chart(_data(shown)).mark_rule(strokeWidth=2, strokeDash=[5, 3])
+    drawn = [rules.encode(x=alt.X("at:Q"), color=_colored("what", names))] if shown else []
+    told = [mark["told"] + (", beyond the axis" if mark["beyond"] else "") for mark in bounds]
+    told += [row["slack"] for row in rows if row["line"] == "total"]
+    title = alt.TitleParams(text=device, subtitle=told, fontSize=12, offset=6)
+    chart = alt.layer(bars, *drawn, *_beside(base, "to:Q")).resolve_scale(color="independent")
+    return chart.properties(title=title, width=WIDTH, height=20 * len(_seen(rows, "line")))
 
 
 def _timeline(figure: Figure) -> Any:
@@ -236,9 +237,9 @@ def _workers(figure: Figure) -> Any:
     )
     x = alt.X("percent:Q", title=figure.unit, scale=alt.Scale(domain=[0, 112], nice=False))
     bars = base.mark_bar().encode(x=x, color=_colored("what", what))
-    words = base.mark_text(align="left", dx=4, fontSize=10).encode(x=alt.X("percent:Q"), text="told:N")
+    words = _beside(base, "percent:Q")
     height = len(workers) * (8 + 16 * len(what))
-    return alt.layer(bars, words).properties(title=_title(figure), width=WIDTH - 60, height=height)
+    return alt.layer(bars, *words).properties(title=_title(figure), width=WIDTH - 60, height=height)
 
 
 def _pareto(figure: Figure) -> Any:
@@ -255,7 +256,7 @@ def _pareto(figure: Figure) -> Any:
         )
         base = alt.Chart().encode(x=x, y=y)
         color = _colored("slo", told)
-        rest = base.transform_filter("!datum.front").mark_point(size=90, opacity=1, strokeWidth=2).encode(color=color)
+        rest = base.transform_filter("!datum.front").mark_point(size=160, opacity=1, strokeWidth=2).encode(color=color)
         front = base.transform_filter("datum.front").mark_point(filled=True, size=100, opacity=1).encode(color=color)
         words = (
             alt.Chart(_data(_labels(rows)))
@@ -263,7 +264,7 @@ def _pareto(figure: Figure) -> Any:
             .encode(x=x, y=y, text="cases:N")
         )
         panels.append(
-            alt.layer(rest.properties(data=_data(rows)), front.properties(data=_data(rows)), words).properties(
+            alt.layer(front.properties(data=_data(rows)), rest.properties(data=_data(rows)), words).properties(
                 title=alt.TitleParams(demand, fontSize=12), width=255, height=210
             )
         )
@@ -271,11 +272,15 @@ def _pareto(figure: Figure) -> Any:
 
 
 def _labels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One label for cases that lie on one point, where each would cover the others."""
-    found: dict[tuple[float, float], list[str]] = {}
+    """One label for cases whose points lie on one another, where each would cover the others."""
+    spans = [max(row[axis] for row in rows) - min(row[axis] for row in rows) or 1 for axis in "xy"]
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault((row["x"], row["y"]), []).append(str(row["case"]))
-    return [{"x": x, "y": y, "cases": cut(", ".join(cases), 24)} for (x, y), cases in found.items()]
+        found.setdefault((round(row["x"] / spans[0] * 30), round(row["y"] / spans[1] * 30)), []).append(row)
+    return [
+        {"x": near[0]["x"], "y": near[0]["y"], "cases": cut(", ".join(str(row["case"]) for row in near), 24)}
+        for near in found.values()
+    ]
 
 
 def _matrix(figure: Figure) -> Any:
