@@ -23,9 +23,9 @@ from planner.counterfactual_screen import Shape, ShapedScreen, classes_for, scre
 from planner.place.classes import FleetClasses
 from planner.workers import MOST_RANKS, degrees
 
-MOST_GROUPS = 256
+MOST_GROUPS = 128
 """Groups of devices of one shape that are screened."""
-MOST_TRIED = 1_024
+MOST_TRIED = 512
 """Groups in all; with the ranks of a group it bounds the time of an answer."""
 MOST_SHAPES = 64
 """Shapes of both phases that are tried in one kind of area."""

@@ -135,7 +135,7 @@ def peer_access(admission: Admission) -> Iterator[Change]:
     if admission.prediction is None or not admission.prediction.routed.staged or ask.fleet.format or placed.is_split:
         return
     src, dst = placed.prefill, placed.decode
-    links = _with_peer(ask.fleet, src, dst, "direct").links
+    links = _with_peer(ask.fleet, [(src, dst)], "direct").links
     if links != ask.fleet.links:
         document: dict[str, Any] = {"field": f"links[{src}->{dst}].peer_access", "from": "staged", "to": "direct"}
     else:
@@ -163,20 +163,32 @@ def unknowns(admission: Admission) -> Iterator[Change]:
         words = f"a text that says 0 B of {' and '.join(sorted(held))}"
         document = {"flag": "--in-use", "from": None, "to": words, "unknown": True}
         yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, devices=idle, digest="")))
-    edges = [r.edge for r in admission.reasons if r.code == "PEER_ACCESS_UNKNOWN" and r.edge is not None]
-    for src, dst in edges:
-        for peer in _PEERS:
-            document = {
-                "field": f"links[{src}->{dst}].peer_access", "from": "unknown", "to": peer, "unknown": True
-            }  # fmt: skip
-            yield Change(document=document, ask=replace(ask, fleet=_with_peer(ask.fleet, src, dst, peer)))
+    links = _unknown_links(admission)
+    for peer in _PEERS if links else ():
+        changes = [
+            {"field": f"links[{src}->{dst}].peer_access", "from": "unknown", "to": peer, "unknown": True}
+            for src, dst in links
+        ]  # fmt: skip
+        yield Change(document=joined(changes), ask=replace(ask, fleet=_with_peer(ask.fleet, links, peer, "unknown")))
 
 
 _PEERS: tuple[PeerAccess, ...] = ("staged", "direct")
 
 
-def _with_peer(fleet: Fleet, src: str, dst: str, peer: PeerAccess) -> Fleet:
+def _unknown_links(admission: Admission) -> list[tuple[str, str]]:
+    """The links, of all ranks and all switches on the way, whose peer access decides how the handoff goes."""
+    direct = admission.readings.get("direct")
+    rows = () if direct is None else direct.rows
+    legs = [leg for row in rows if row.phase == "handoff" for leg in row.legs or ()]
+    passed = [(link.src, link.dst) for leg in legs for link in leg.through if link.peer_access == "unknown"]
+    return list(dict.fromkeys(passed))
+
+
+def _with_peer(fleet: Fleet, ends: list[tuple[str, str]], peer: PeerAccess, now: PeerAccess | None = None) -> Fleet:
+    """Peer access of the links between these ends; `now`: of those alone that have this one."""
+    meant = set(ends)
     links = tuple(
-        replace(link, peer_access=peer) if (link.src, link.dst) == (src, dst) else link for link in fleet.links
+        replace(link, peer_access=peer) if (link.src, link.dst) in meant and now in (None, link.peer_access) else link
+        for link in fleet.links
     )
     return replace(fleet, links=links, digest="")

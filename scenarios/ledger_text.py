@@ -34,8 +34,12 @@ def _weighed(table: list[Document], paint: Paint) -> list[str]:
     for row in table:
         others = f" (and {row['others']} more)" if row.get("others") else ""
         told = f"{fix_words(row['change'])}{others}" if row["change"] else f"none: {row['why']}"
-        words.append(f"{row['dimension']}: {told}")
-    return listing("The smallest single change in each dimension", words, paint)
+        notes = [
+            *(["a figure stays unknown"] if row.get("leaves") == "unverified" else []),
+            *([str(row["searched"])] if row.get("searched") else []),
+        ]
+        words.append("; ".join([f"{row['dimension']}: {told}", *notes]))
+    return listing("The smallest change in each dimension", words, paint)
 
 
 def sequences_lines(plan: Document, paint: Paint) -> list[str]:

@@ -252,7 +252,11 @@ _PLAN_FIELDS = record(
         "time": TIME,
         "alternatives": listing(_alternative, most=MAX_ROWS),
         "counterfactuals": listing(
-            record({"dimension": text(64), "change": _change}, {"why": text(4096), "others": integer()}), most=64
+            record(
+                {"dimension": text(64), "change": _change},
+                {"why": text(4096), "others": integer(), "searched": text(4096), "leaves": text(64)},
+            ),
+            most=64,
         ),
         "sequences": record({"fit": figure, "words": text(100_000)}),
         "solved": record({"verdict": choice("solved", "impossible", "unverified"), "words": text(100_000)}),

@@ -187,4 +187,6 @@ def _change_words(change: Document) -> str:
         return safe(f"add under {where.removesuffix('[+]')}: - {_flow(change['to'])}")
     between = " " if change.get("flag") else ": "
     was = "" if change.get("from") is None else f" (was {change['from']})"
-    return safe(f"{where}{between}{change.get('to')}{was}")
+    alike = f" (one of {change['alike']} alike)" if change.get("alike") else ""
+    told = "if it is so, " if change.get("unknown") else ""
+    return safe(f"{told}{where}{between}{change.get('to')}{was}{alike}")

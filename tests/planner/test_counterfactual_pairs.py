@@ -18,7 +18,7 @@ from planner.counterfactual_pairs import pairs
 from planner.fixes import counterfactuals, offered
 from planner.request import Request
 from tests.planner.fleets import llama2c
-from tests.planner.test_counterfactual import MODEL, mesh
+from tests.planner.test_counterfactual import MODEL, dense, mesh
 
 PLACED = Placement(prefill="gpu:0", decode="gpu:1")
 Values = list[Any]
@@ -136,6 +136,16 @@ def test_a_refusal_beside_an_unknown_way_tells_a_smaller_batch_and_what_must_be_
     }  # fmt: skip
     for count, verdict in ((batch["to"], "unverified"), (batch["to"] + 1, "refused")):
         assert admit(replace(ask, request=replace(ask.request, batch=count))).verdict == verdict
+
+
+def test_all_ways_of_workers_that_are_unknown_must_be_stated() -> None:
+    fleet = mesh([330_000] * 4, peer="unknown", granule=1)
+    placed = Placement(prefill="gpu:0,gpu:1", decode="gpu:2,gpu:3", tp=(2, 2))
+    ask = Ask(fleet=fleet, model=dense(), request=Request(prompt_tokens=14, steps=40, batch=9), placement=placed)
+    [batch] = [each for each in counterfactuals(admit(ask))[1] if each.get("flag") == "--batch"]
+    assert [(part["field"], part["to"]) for part in batch["and"]] == [
+        (f"links[gpu:{a}->gpu:{b}].peer_access", "staged") for a, b in ((0, 2), (1, 3))
+    ]
 
 
 def test_what_nobody_could_state_leaves_the_smallest_change_unverified() -> None:
