@@ -267,6 +267,9 @@ def _costs(spec: Spec, fleet: Fleet, model: Model, devices: tuple[Device, ...], 
         "FIXED": Fraction(spec.step_overhead) + sums[0], "EACH": sums[1], "UP0": up[0], "UP1": up[1], "DN0": down[0],
         "DN1": down[1],
     }  # fmt: skip
+    if pool.pp > 1:
+        # A sampled id stays on one device; the first of several stages gets each from the host.
+        once |= {"FIXED": once["FIXED"] + up[0], "EACH": once["EACH"] + up[1], "UP0": Fraction(0), "UP1": Fraction(0)}
     longest = min(model.seq_len, MAX_TOKENS)
     largest = {
         "tokens": pool.max_tokens + pool.max_seqs, "logits": pool.max_seqs, "pairs": pool.max_tokens * longest,
@@ -282,18 +285,24 @@ def _stages(
     model: Model, devices: tuple[Device, ...], ranks: tuple[Rank, ...], dtypes: tuple[str, str], pricing: Pricing,
     used: dict[Any, Used],
 ) -> list[Values]:  # fmt: skip
-    """The coefficients of each stage, whose ranks go side by side: equal, or InconclusiveError in words."""
+    """The coefficients of each stage, whose ranks go side by side: those of the rank that is the slowest in every term.
+
+    Raises InconclusiveError in words where none is.
+    """
     stages: dict[int, list[Values]] = {}
     for device, rank in zip(devices, ranks, strict=True):
         held = model if len(ranks) == 1 else rank_model(model, rank.cut)
         stages.setdefault(rank.stage, []).append(stage_values(device, held, model, dtypes, pricing, used))
+    out = []
     for number, held_by in stages.items():
-        if any(values != held_by[0] for values in held_by):
+        most = {name: max(values[name] for values in held_by) for name in held_by[0]}
+        if most not in held_by:
             raise InconclusiveError(
-                f"stage {number} of {','.join(d.id for d in devices)}: its ranks take unlike times for a step (unlike"
-                " cards, or parts of the model), which is not simulated; use equal cards"
+                f"stage {number} of {','.join(d.id for d in devices)}: none of its ranks is the slowest in every part"
+                " of a step, which is not simulated; use equal cards"
             )
-    return [held_by[0] for held_by in stages.values()]
+        out.append(most)
+    return out
 
 
 def config_of(plant: Plant, traffic: Traffic) -> col.Config:

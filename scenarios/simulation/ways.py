@@ -171,18 +171,31 @@ def _with_names(part: Part, names: dict[str, str]) -> Part:
 def _legs(p: str, d: str, ask: Ask, rates: Rates) -> tuple[WayLeg, ...]:
     """The legs between two workers, rows one after another; rows that follow each other over one leg are one leg.
 
-    Rows between unlike ranks run beside each other where no link is common to two of them and all take as long: a leg
-    is then the copies of all ranks. Else they follow each other, as `planner.queueing` has it.
+    Rows between unlike ranks run beside each other, and follow each other where they pass a link in common. Chains of
+    rows that take equally long are one chain, a leg of which is the copies of all its ranks; where they do not, all
+    rows follow each other, as `planner.queueing` has it.
     """
     sizes = [_by_ranks(ask(p, d, units)) for units in (1, 2, 3)]
     of_ranks = [
         tuple(_leg(p, d, legs, rates) for legs in zip(*(size[ends] for size in sizes), strict=True))
         for ends in sizes[0]
     ]  # fmt: skip
-    abreast = list(zip(*of_ranks, strict=False))
-    if len({len(legs) for legs in of_ranks}) == 1 and all(_beside(legs) for legs in abreast):
-        return tuple(_together(legs) for legs in abreast)
+    chains = _chains(of_ranks)
+    if len({tuple((leg.fixed, leg.each) for leg in chain) for chain in chains}) == 1:
+        return tuple(_together(legs) for legs in zip(*chains, strict=True))
     return tuple(leg for legs in of_ranks for leg in legs)
+
+
+def _chains(of_ranks: Sequence[tuple[WayLeg, ...]]) -> list[list[WayLeg]]:
+    """Legs that must follow each other, since they are of one pair of ranks or pass a link in common."""
+    chains: list[tuple[list[WayLeg], set[Resource]]] = []
+    for legs in of_ranks:
+        passed = {resource(link) for leg in legs for link in leg.links}
+        joined = [chain for chain in chains if chain[1] & passed]
+        chains = [chain for chain in chains if not chain[1] & passed]
+        before = [leg for chain in joined for leg in chain[0]]
+        chains.append(([*before, *legs], passed.union(*(chain[1] for chain in joined))))
+    return [chain[0] for chain in chains]
 
 
 def _leg(p: str, d: str, legs: Sequence[Leg], rates: Rates) -> WayLeg:
@@ -201,11 +214,6 @@ def _leg(p: str, d: str, legs: Sequence[Leg], rates: Rates) -> WayLeg:
         src=one.src, dst=one.dst, kind=one.kind, bytes_each=one.bytes, copies_fixed=one.copies - each, copies_each=each
     )
     return WayLeg(fixed=first - (second - first), each=second - first, parts=(part,), links=one.through)
-
-
-def _beside(legs: Sequence[WayLeg]) -> bool:
-    passed = [resource(link) for leg in legs for link in leg.links]
-    return len(set(passed)) == len(passed) and len({(leg.fixed, leg.each) for leg in legs}) == 1
 
 
 def _together(legs: Sequence[WayLeg]) -> WayLeg:
