@@ -12,6 +12,7 @@ from typing import Any
 
 from fleet.units import format_bytes, parse_seconds, seconds_number
 from scenarios.report_proof import mark
+from scenarios.reports.history_figures import history_figures
 from scenarios.reports.over_time import latency_figures, links_figures, pareto_figures, workers_figures
 from scenarios.reports.shape import Figure, Row, axis_unit, cut, named_alike
 from scenarios.words import mapping, time_words
@@ -260,4 +261,5 @@ _MAKERS: dict[str, tuple[Callable[[Document], Figure | None], ...]] = {
     "simulation": (latency_figures, links_figures, workers_figures),
     "records": (latency_figures,),
     "sweep-result": (pareto_figures,),
+    "history": (history_figures,),
 }

@@ -197,7 +197,23 @@ def _sweep(document: Document, source: str) -> list[Suite]:
     return [Suite(name=f"sweep: {document['name'] or source}", gates=tuple(gates))]
 
 
+def _history(document: Document, source: str) -> list[Suite]:
+    """A case a class: failed where its error drifts, skipped where too few runs are known to say so."""
+    results: dict[str, Result] = {"up": "failed", "down": "failed", "none": "passed"}
+    suites = []
+    for group in document["groups"]:
+        gates = []
+        for row in group["classes"]:
+            detail = f"drift {row['drift']} over {row['runs']} runs"
+            result = results.get(row["drift"], "skipped")
+            gates.append(Gate(name=f"{row['class']}, {row['figure']}", result=result, detail=detail))
+        bad = any(gate.result == "failed" for gate in gates)
+        gates.append(Gate(name="verdict", result="failed" if bad else "passed", detail="drifts" if bad else "no drift"))
+        suites.append(Suite(name=f"history: {document['by']} {group['key'][:12]}", gates=tuple(gates)))
+    return suites
+
+
 _MAKERS: dict[str, Callable[[Document, str], list[Suite]]] = {
     "plan": _plan, "admissions": _admissions, "comparison": _comparison, "run": _run, "proof": _proof,
-    "simulation": _simulation, "sweep-result": _sweep,
+    "simulation": _simulation, "sweep-result": _sweep, "history": _history,
 }  # fmt: skip

@@ -12,8 +12,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from scenarios.reports.figures import figures_of
+from scenarios.reports.page import Page, Section
 from scenarios.reports.render import svg_of
-from scenarios.reports.sections import Page, Section, page_of
+from scenarios.reports.sections import page_of
 from scenarios.reports.shape import Figure
 from scenarios.reports.specs import spec_of
 from scenarios.reports.topology import topology_of

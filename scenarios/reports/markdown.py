@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from scenarios.reports.sections import Page, Section
+from scenarios.reports.page import Page, Section
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~#])")
 _MARKS = {

@@ -96,8 +96,32 @@ _COMPARED = record(
     },
 )
 """What a comparison says of itself beside what `scenarios.schemas` checks."""
-OTHERS: dict[str, Shape] = {"simulation": SIMULATION, "sweep-result": SWEEP}
-KINDS = ("plan", "admissions", "run", "comparison", "proof", "simulation", "sweep-result")
+
+
+def _signed(value: Any, path: str, sink: Sink) -> None:
+    """A finite number of either sign, or null."""
+    if value is not None and type(value) in (int, float):
+        number()(abs(value), path, sink)
+    elif value is not None:
+        sink.wanted(path, "a number", value)
+
+
+_class = record(
+    {"class": text(256), "figure": choice("bytes", "seconds"), "runs": integer(), "unwitnessed": integer()}
+    | dict.fromkeys(("median", "q1", "q3", "min", "max", "slope_per_run", "p"), _signed)
+    | {"drift": choice("up", "down", "none", "too few"), "errors": listing(_signed, most=1000)}
+)
+HISTORY = record(
+    {
+        "by": choice("plan", "fleet"),
+        "groups": listing(
+            record({"key": text(128), "fleet": _name, "runs": listing(text(), most=1000), "classes": listing(_class)})
+        ),
+        "limits": _words,
+    }
+)
+OTHERS: dict[str, Shape] = {"simulation": SIMULATION, "sweep-result": SWEEP, "history": HISTORY}
+KINDS = ("plan", "admissions", "run", "comparison", "proof", "simulation", "sweep-result", "history")
 RECORDS = "records"
 
 

@@ -6,20 +6,20 @@ behind; what is unknown says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from fleet.units import format_bytes, format_rate
 from scenarios.report_proof import LEGEND, mark
 from scenarios.reports.gates import checks_of, suites_of
+from scenarios.reports.history_text import history_page
+from scenarios.reports.page import Page, Section, section
 from scenarios.reports.read import dumped
 from scenarios.words import (
     count_of,
     fix_words,
     mapping,
     placed,
-    plural,
     request_words,
     seconds_of,
     time_words,
@@ -27,50 +27,11 @@ from scenarios.words import (
 )
 
 Document = dict[str, Any]
-MOST_ROWS = 200
-"""Rows of one table; a report is read by people. What is left out is counted below the table."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """A heading, sentences, and a table whose headings that begin with `>` are right-aligned.
-
-    `picture` names the picture (`scenarios.reports.charts`) that shows the same.
-    """
-
-    title: str
-    words: tuple[str, ...] = ()
-    headings: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    picture: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
-    """A document: what it is, its verdict (None where it has none), what was asked, its sections, its limits."""
-
-    title: str
-    verdict: str | None
-    about: tuple[str, ...]
-    sections: tuple[Section, ...]
-    limits: tuple[str, ...]
 
 
 def page_of(kind: str, document: Document, source: str) -> Page:
     """The page of a document of `scenarios.reports.read`. `source` is how it was named."""
     return _PAGES[kind](document, source)
-
-
-def section(
-    title: str, headings: Iterable[str], rows: Iterable[Iterable[str]], picture: str | None = None, *words: str
-) -> Section:
-    """A section with a table, bounded; and how many rows were left out."""
-    told = [tuple(row) for row in rows]
-    left = len(told) - MOST_ROWS
-    more = (f"{left:,} more {plural(left, 'row')} left out; the document has them all.",) if left > 0 else ()
-    return Section(
-        title=title, words=(*words, *more), headings=tuple(headings), rows=tuple(told[:MOST_ROWS]), picture=picture
-    )
 
 
 def _asked(document: Document) -> tuple[str, ...]:
@@ -343,5 +304,5 @@ def _records(document: Document, source: str) -> Page:
 
 _PAGES: dict[str, Callable[[Document, str], Page]] = {
     "plan": _plan, "admissions": _admissions, "comparison": _comparison, "run": _run, "proof": _proof,
-    "simulation": _simulation, "sweep-result": _sweep, "records": _records,
+    "simulation": _simulation, "sweep-result": _sweep, "records": _records, "history": history_page,
 }  # fmt: skip

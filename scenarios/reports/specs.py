@@ -271,6 +271,36 @@ def _pareto(figure: Figure) -> Any:
     return alt.concat(*panels, columns=2, title=_title(figure), spacing=28)
 
 
+def _history(figure: Figure) -> Any:
+    """Errors over runs: points, the median as a line, the quartiles as a band; a panel a class."""
+    alt = altair()
+    panels = []
+    for name in _seen(figure.rows, "panel"):
+        rows = [row for row in figure.rows if row["panel"] == name]
+        least, most = (of([row["percent"] for row in rows]) for of in (min, max))
+        room = (most - least) * 0.1 or max(abs(most) * 0.1, 1)
+        scale = alt.Scale(domain=[least - room, most + room], nice=False)
+        x = alt.X(
+            "run:Q",
+            title="run",
+            scale=alt.Scale(padding=12, nice=False, zero=False),
+            axis=alt.Axis(tickMinStep=1, format="d"),
+        )
+        y = alt.Y("percent:Q", title=figure.unit, scale=scale, axis=alt.Axis(tickCount=5))
+        base = alt.Chart().encode(x=x)
+        band = base.mark_rect(color=COLORS["counted"], opacity=0.35).encode(
+            x=alt.value(0), x2=alt.value("width"), y=alt.Y("q1:Q", scale=scale), y2="q3:Q"
+        )
+        line = base.mark_rule(color=COLORS["predicted"], strokeWidth=1.5).encode(
+            x=alt.value(0), x2=alt.value("width"), y=alt.Y("median:Q", scale=scale)
+        )
+        points = base.mark_circle(color=COLORS["observed"], size=45, opacity=1).encode(y=y)
+        one = _data(rows[:1])
+        chart = alt.layer(band.properties(data=one), line.properties(data=one), points.properties(data=_data(rows)))
+        panels.append(chart.properties(title=alt.TitleParams(name, fontSize=12), width=255, height=130))
+    return alt.concat(*panels, columns=2, title=_title(figure), spacing=24)
+
+
 def _labels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One label for cases whose points lie on one another, where each would cover the others."""
     spans = [max(row[axis] for row in rows) - min(row[axis] for row in rows) or 1 for axis in "xy"]
@@ -307,5 +337,5 @@ def _matrix(figure: Figure) -> Any:
 
 _CHARTS: dict[str, Callable[[Figure], Any]] = {
     "edges": _edges, "memory": _memory, "timeline": _timeline, "latency": _latency, "ecdf": _ecdf, "links": _links,
-    "workers": _workers, "pareto": _pareto, "matrix": _matrix,
+    "workers": _workers, "pareto": _pareto, "matrix": _matrix, "history": _history,
 }  # fmt: skip

@@ -35,7 +35,7 @@ def files(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 PLANNED, FILE, ANY, SIMULATED = "planned", "file", "any", "simulated"
-TIMED = "timed"
+TIMED, HISTORY = "timed", "history"
 """What the limits of a result are about: what the executor computes and where, what is declared, or anything."""
 RESULTS: list[tuple[list[str], int, str]] = [
     (["admit", "two-gpu"], 0, PLANNED),
@@ -58,6 +58,7 @@ RESULTS: list[tuple[list[str], int, str]] = [
     (["compare", "plan.json", "run.json"], 0, PLANNED),
     (["compare", "plan.json", "plan.json"], 0, PLANNED),
     (["compare", "run.json", "run.json"], 0, PLANNED),
+    (["history", "run.json"], 0, HISTORY),
     (["explain", "plan.json"], 0, PLANNED),
     (["explain", "plan.json", "gpu:0->gpu:1"], 0, PLANNED),
     (["model", "show"], 0, ANY),
@@ -77,6 +78,7 @@ ABOUT: dict[str, Callable[[str], bool]] = {
     ANY: lambda words: "f32" in words and "batch 1" in words,
     FILE: lambda words: "declared" in words,
     TIMED: lambda words: "no contention" in words,
+    HISTORY: lambda words: "order given" in words and "emulated" in words,
     SIMULATED: lambda words: "unscored" in words and "not simulated" in words,
 }
 SCHEMAS = [["fleet", "schema"], ["scenario", "schema"]]
