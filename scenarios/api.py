@@ -56,8 +56,7 @@ def compare(predicted: Document, observed: Document) -> Document:
 
 
 def simulate(scenario: str) -> Document | None:
-    """The summary of a simulation file or shipped simulation; None where its placement is not admitted."""
-    from scenarios.simulation.read_spec import load_spec
-    from scenarios.simulation.run import run_spec
+    """The summary of a simulation or run scenario (file, or shipped name); None where its placement is not admitted."""
+    from scenarios.simulation.questions import Asked, load_question, run_question
 
-    return run_spec(load_spec(scenario)).document
+    return run_question(load_question(scenario), Asked()).document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,10 +25,16 @@ def register(app: typer.Typer) -> None:
     @command(app, "simulate")
     def simulate(
         console: Console,
-        scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Simulation file, or shipped name.")],
+        scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Simulation, scenario, or shipped name.")],
         trace: TraceOption = None,
         fleet: Annotated[str | None, typer.Option("--fleet", help="Another fleet.")] = None,
         model: Annotated[str | None, typer.Option("--model", help="Another model.")] = None,
+        rate: Annotated[
+            float | None, typer.Option("--rate", min=1e-6, max=1e7, metavar="R", help="Drawn requests a second.")
+        ] = None,
+        requests: Annotated[
+            int | None, typer.Option("--requests", min=1, max=20_000_000, metavar="N", help="How many are drawn.")
+        ] = None,
         seed: Annotated[int | None, typer.Option("--seed", min=0, help="Another seed of drawn requests.")] = None,
         records_out: RecordsOut = None,
         observed: Annotated[
@@ -38,21 +44,17 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Simulate requests over time on admitted devices. 0 simulated, 1 refused, 3 cannot say.
 
-        Latencies, goodput under SLOs and bytes by edge. A simulation file names pools of prefill and decode devices
-        and the requests: docs/simulation.md.
+        Latencies, goodput under SLOs, queues and bytes by edge. A simulation file names pools of prefill and decode
+        devices and the requests: docs/simulation.md. The workload of a run scenario comes at a constant rate.
         """
-        from dataclasses import replace
-
-        from scenarios.simulation.read_spec import load_spec
-        from scenarios.simulation.run import refusal_text, run_spec
+        from scenarios.simulation.questions import Asked, load_question, run_question
+        from scenarios.simulation.run import refusal_text
 
         check_report(output, timed=True)
         if records_out is not None:
             opt.check_out("--records-out", records_out)
-        spec = load_spec(scenario)
-        given: dict[str, Any] = {"fleet": fleet, "model": model, "seed": seed, "trace": trace}
-        spec = replace(spec, **{name: value for name, value in given.items() if value is not None})
-        done = run_spec(spec, console.note)
+        asked = Asked(fleet=fleet, model=model, seed=seed, trace=trace, rate=rate, requests=requests)
+        done = run_question(load_question(scenario), asked, console.note)
         if done.document is None:
             if not show_refusal(output, scenario, done.verdict, refusal_text(done.plant)):
                 console.result(refusal_text(done.plant))

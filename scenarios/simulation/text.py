@@ -20,6 +20,7 @@ def simulation_text(document: Document, *, color: bool = False, width: int | Non
     blocks = [
         _head(document, paint), _latency(document, paint), _rates(document), _edges(document, paint),
         _workers(document, paint), _over_time(document, paint), _observed(document, paint),
+        listing("Assumed", document.get("assumed", []), paint),
         listing("Not finished", document["unfinished"], paint), limits_block(document, paint),
     ]  # fmt: skip
     return joined(blocks)
