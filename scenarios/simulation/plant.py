@@ -21,7 +21,7 @@ from planner.predict import Prediction, predict
 from planner.request import Request, resolve
 from planner.roofline import Used
 from planner.rows import Row
-from planner.workers import Rank, rank_model, ranks_of
+from planner.workers import Rank, rank_model, ranks_of, worker_faults
 from scenarios.simulation import columns as col
 from scenarios.simulation.costs import (
     StepCosts,
@@ -34,7 +34,7 @@ from scenarios.simulation.costs import (
 )  # fmt: skip
 from scenarios.simulation.spec import Pool, Spec
 from scenarios.simulation.traffic import MAX_TOKENS, Traffic
-from scenarios.simulation.ways import Ways, all_ways, leg_units, ratios
+from scenarios.simulation.ways import Ways, all_ways, leg_units, links_within, ratios
 
 ROUTES = {"round-robin": col.ROUND_ROBIN, "least-loaded": col.LEAST_LOADED, "same-domain": col.SAME_DOMAIN,
           "prefix-aware": col.PREFIX_AWARE}  # fmt: skip
@@ -84,6 +84,9 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
         raise InconclusiveError(f"{model.name}: {'; '.join(model.unknown)}")
     if words := simulated_unknown(model):
         raise InconclusiveError(f"{model.name}: {'; '.join(words)}")
+    degrees = worker_faults(model, placed(spec, spec.prefill.workers[0], spec.decode.workers[0]))
+    if faults := [_fault(spec, phase.split("_")[0], f"{phase}: {words}") for phase, words in degrees]:
+        raise DescriptionError(faults)
     workers: list[Worker] = []
     for role, pool in ((col.PREFILL, spec.prefill), (col.DECODE, spec.decode)):
         found = _workers(spec, fleet, model, role, pool)
@@ -95,17 +98,19 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
 
 
 def _workers(spec: Spec, fleet: Fleet, model: Model, role: int, pool: Pool) -> list[Worker] | Admission:
-    """The workers of a pool, or the first verdict that is not yes. Workers of equal devices are asked for once; what
-    ranks exchange hangs on their links as well, and is asked for each.
+    """The workers of a pool, or the first verdict that is not yes. Workers of equal devices with equal links among
+    them are asked for once.
     """
     from dataclasses import replace
 
     home, by_name = _home_links(fleet), {device.id: device for device in fleet.devices}
+    within = links_within(fleet, pool.workers)
     known: dict[Any, Worker] = {}
     out = []
     for name in pool.workers:
         devices = tuple(by_name[device] for device in name.split(","))
-        kind = tuple((d.sku, d.memories, d.runtime, d.compute, d.in_use, home.get(d.id, ())) for d in devices)
+        equal = tuple((d.sku, d.memories, d.runtime, d.compute, d.in_use, home.get(d.id, ())) for d in devices)
+        kind = (equal, within[name])
         if kind not in known:
             admitted = _blocks(spec, fleet, model, role, name)
             if isinstance(admitted, Admission):
@@ -114,10 +119,7 @@ def _workers(spec: Spec, fleet: Fleet, model: Model, role: int, pool: Pool) -> l
             known[kind] = Worker(
                 devices=devices, role=role, pool=pool, blocks=admitted[0], costs=costs, admission=admitted[1]
             )
-        like = known[kind]
-        one = len(devices) == 1 or like.name == name
-        costs = like.costs if one else _costs(spec, fleet, model, devices, role)
-        out.append(replace(like, devices=devices, costs=costs))
+        out.append(replace(known[kind], devices=devices))
     return out
 
 
@@ -368,7 +370,7 @@ def _way_arrays(plant: Plant, names: dict[str, int]) -> dict[str, Any]:
     ways, rates = plant.ways, plant.spec.rates
     most = MAX_TOKENS
     if plant.spec.by == "layer" and any(len(legs) > 1 for legs in ways.ways):
-        words = "by: layer needs ways of one copy; a way staged over host memory is handed over whole"
+        words = "by: layer needs ways of one copy; what is staged over hosts, or for several stages, goes whole"
         raise DescriptionError([_fault(plant.spec, "handoff", words)])
     pair = np.full((len(names), len(names)), -1, np.int64)
     for (p, d), way in ways.pair.items():

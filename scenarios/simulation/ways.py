@@ -77,20 +77,26 @@ def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: A
     out_of, into = _ends(fleet)
     devices, hosts = (frozenset(one.id for one in many) for many in (fleet.devices, fleet.hosts))
     # A direct way is looked for first, and passes no host: only where there is none do links to hosts count.
-    sources = {p: _signatures(out_of.get(p, ()), devices, hosts, out=True) for p in prefill}
-    targets = {d: _signatures(into.get(d, ()), devices, hosts, out=False) for d in decode}
+    seen: dict[tuple[tuple[str, str], ...], int] = {}
+
+    def ends(worker: str, links: dict[str, list[Link]], *, out: bool) -> tuple[int, int]:
+        pairs = [_signatures(links.get(rank, ()), devices, hosts, out=out) for rank in worker.split(",")]
+        told = [tuple((str(i), pair[i]) for pair in pairs) for i in (0, 1)]
+        direct, full = (seen.setdefault(one, len(seen)) for one in told)
+        return direct, full
+
+    sources = {p: ends(p, out_of, out=True) for p in prefill}
+    targets = {d: (ends(d, into, out=False), {rank: i for i, rank in enumerate(d.split(","))}) for d in decode}
     found, moving = Ways(), _Moving(out_of, into)
     known: dict[Any, tuple[str, str, tuple[WayLeg, ...]]] = {}
     for p in prefill:
-        if "," in p or "," in decode[0]:
-            # Workers of several devices: which of their pairs are alike is not looked for.
-            for d in decode:
-                found.add(p, d, _legs(p, d, ask, rates))
-            continue
-        straight = [link for link in out_of.get(p, ()) if link.dst in devices]
-        for d in decode:
-            between = tuple(_figures(link) for link in straight if link.dst == d) if straight else ()
-            direct, full = ((sources[p][i], targets[d][i], between) for i in (0, 1))
+        straight = [
+            (i, link.dst, _figures(link))
+            for i, rank in enumerate(p.split(",")) for link in out_of.get(rank, ()) if link.dst in devices
+        ]  # fmt: skip
+        for d, (target, ranks) in targets.items():
+            between = tuple((i, ranks[dst], told) for i, dst, told in straight if dst in ranks) if straight else ()
+            direct, full = ((sources[p][i], target[i], between) for i in (0, 1))
             if direct not in known and full not in known:
                 legs = _legs(p, d, ask, rates)
                 over_hosts = any(part.src in hosts or part.dst in hosts for leg in legs for part in leg.parts)
@@ -98,6 +104,26 @@ def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: A
             old_p, old_d, legs = known[direct] if direct in known else known[full]
             moved = legs if (p, d) == (old_p, old_d) else moving.legs(legs, (old_p, p), (old_d, d))
             found.add(p, d, moved)
+    return found
+
+
+def links_within(fleet: Fleet, workers: Sequence[str]) -> dict[str, Any]:
+    """By worker of several devices, what its own links and their far ends are, whatever its devices are called: what
+    its ranks exchange takes equally long where this is equal.
+    """
+    out_of, into = _ends(fleet)
+    devices: frozenset[str] = frozenset(device.id for device in fleet.devices)
+    found: dict[str, Any] = {}
+    for worker in workers:
+        ranks = {rank: i for i, rank in enumerate(worker.split(","))}
+        told = []
+        for rank in ranks if len(ranks) > 1 else ():
+            told += [
+                _signatures(links.get(rank, ()), devices, frozenset(), out=links is out_of)[1]
+                for links in (out_of, into)
+            ]
+            told += [f"{ranks[link.dst]} {_figures(link)}" for link in out_of.get(rank, ()) if link.dst in ranks]
+        found[worker] = tuple(told)
     return found
 
 
@@ -134,8 +160,8 @@ class _Moving:
     known: dict[tuple[int, str, str], Link] = field(default_factory=dict)
 
     def legs(self, legs: tuple[WayLeg, ...], p: tuple[str, str], d: tuple[str, str]) -> tuple[WayLeg, ...]:
-        """The same legs, whose ends `p` and `d` (old, new) are others."""
-        names = dict((p, d))
+        """The same legs, whose ends `p` and `d` (old, new) are others, rank by rank."""
+        names = {old: new for ends in (p, d) for old, new in zip(*(end.split(",") for end in ends), strict=True)}
         return tuple(
             WayLeg(
                 fixed=leg.fixed, each=leg.each, parts=tuple([_with_names(part, names) for part in leg.parts]),
