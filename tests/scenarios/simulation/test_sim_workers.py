@@ -120,6 +120,22 @@ def test_tensor_parallel_workers_hold_more_blocks_and_are_named_by_their_devices
     assert rates["new_tokens_per_s"] == pytest.approx(4 * rates["new_tokens_per_s_per_decode_device"])
 
 
+@pytest.mark.parametrize("fleet", ["h100-two-roots", "pcie-rtx-4090", "hgx-a100"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_ways_that_were_taken_from_other_workers_are_those_that_the_planner_says(fleet: str, tp: int) -> None:
+    """Pairs whose ends have equal links are asked once; here all are asked, and no leg, byte or link is another."""
+    from scenarios.simulation.plant import _asker
+    from scenarios.simulation.ways import _legs, all_ways
+
+    few = {"tp": tp, "max_seqs": 1, "max_tokens": 64}
+    spec = Spec(fleet=fleet, prefill=pool(0, 4, **few), decode=pool(4, 8, **few))
+    ask = _asker(spec, load_fleet(fleet), load_model(DENSE))
+    ways = all_ways(load_fleet(fleet), spec.prefill.workers, spec.decode.workers, ask, "declared")
+    assert len(ways.pair) == (4 // tp) ** 2
+    for (p, d), number in ways.pair.items():
+        assert ways.ways[number] == _legs(p, d, ask, "declared")
+
+
 def test_a_worker_is_down_while_any_of_its_devices_is() -> None:
     outages = (Outage(device="gpu:0", at=10, back=50), Outage(device="gpu:1", at=20, back=30))
     plant = plant_of(DENSE, pool(0, 4, tp=2), pool(4, 8, tp=2), outages=outages)
