@@ -21,8 +21,14 @@ import numpy.typing as npt
 from executor.observers.digest import tree_digest
 from fleet.errors import BackendError, FenceError, InconclusiveError
 
-DType = Literal["fp32", "int32"]
-NUMPY_DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "int32": np.dtype(np.int32)}
+DType = Literal["fp32", "int32", "bf16", "fp16"]
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "fp32": np.dtype(np.float32),
+    "int32": np.dtype(np.int32),
+    "bf16": np.dtype(np.uint16),
+    "fp16": np.dtype(np.float16),
+}
+"""NumPy has no bf16: its two bytes are held as they are."""
 
 _POISON_BASE = 0x7FA00000  # a signalling NaN of f32 whatever the low 20 bits are
 _POISON_MASK = 0x000FFFFF

@@ -91,6 +91,11 @@ class Buffer:
             self._array = self.block.arena.view(self._offset, shape, self.dtype)
         return self._array
 
+    @property
+    def wire_shape(self) -> tuple[int, ...]:
+        """The shape of `wire`: two elements of two bytes are one word."""
+        return (*self.shape[:-1], self.shape[-1] * NUMPY_DTYPES[self.dtype].itemsize // _WORD_BYTES)
+
     def wire(self) -> npt.NDArray[np.uint32]:
         """The words of this buffer in wire order and shape: its own memory where it is plain and can be addressed, else
         a copy.
@@ -105,7 +110,7 @@ class Buffer:
         """Fill it from words in wire order and shape, bit for bit. Nothing beside it is written, nor any padding."""
         if not self.block.arena.addressable:
             self._live()
-            given = np.broadcast_to(words.view(np.uint32), self.shape)
+            given = np.broadcast_to(words.view(np.uint32), self.wire_shape)
             self.block.arena.poke(self._offset, np.ascontiguousarray(given))
             return
         mine, given = self._memory().view(np.uint32), words.view(np.uint32)

@@ -1,13 +1,14 @@
 """Whether orders can be carried out with these weights: every reason why not, at once, before anything is allocated.
 
-What the executor cannot do is refused in words although it may have been priced: batch above 1, types other than fp32,
-layouts that it does not have, prompts of which only the count is known.
+What the executor cannot do is refused in words although it may have been priced: batch above 1, types that it does not
+compute, layouts that it does not have, prompts of which only the count is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from executor.check_stored import check_checkpoint, check_types
 from executor.packed.layout import LAYOUT, packs_weight
 from executor.room import check_room
 from fleet.errors import DescriptionError, Fault
@@ -33,9 +34,12 @@ def _workload(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
     work = orders.workload
     if work.batch != 1:
         yield "workload.batch", f"{work.batch} sequences at once are priced, not run; admit with --batch 1"
-    for field, dtype in (("weights_dtype", work.weights_dtype), ("kv_dtype", work.kv_dtype)):
-        if dtype != "fp32":
-            yield f"workload.{field}", f"the executor computes fp32, not {dtype}; admit with fp32"
+    if model.recipe is not None:
+        yield from check_types(orders, model)
+    else:
+        for field, dtype in (("weights_dtype", work.weights_dtype), ("kv_dtype", work.kv_dtype)):
+            if dtype != "fp32":
+                yield f"workload.{field}", f"the executor computes fp32, not {dtype}; admit with fp32"
     if work.layout not in ("plain", LAYOUT):
         yield "workload.layout", f"layout {work.layout!r} is not known to this executor; admit with --layout plain"
     if work.layout == LAYOUT and work.attention == "host":
@@ -62,8 +66,14 @@ def _workload(orders: Orders, model: Model) -> Iterator[tuple[str, str]]:
 def _model(model: Model) -> Iterator[tuple[str, str]]:
     if model.unknown:
         yield "model", "; ".join(model.unknown)
+    if model.recipe is not None:
+        yield from check_checkpoint(model)
+        return
     if model.format not in _LLAMA2C:
-        yield "model", f"{model.name} is {model.format}: the executor runs llama2.c checkpoints only"
+        yield (
+            "model",
+            f"{model.name} is {model.format}: run are llama2.c checkpoints and folders of safetensors with config.json",
+        )
     if (model.rope_theta, model.norm_eps) != (_ROPE_THETA, _NORM_EPS):
         yield "model", f"rope_theta {model.rope_theta:g} and norm_eps {model.norm_eps:g} are not llama2.c's"
 
@@ -94,8 +104,8 @@ def needed_buffers(orders: Orders, model: Model) -> dict[str, dict[str, tuple[tu
     needed: dict[str, dict[str, tuple[tuple[int, ...], str]]] = {}
     for phase, device in (("prefill", orders.prefill), ("decode", orders.decode)):
         held = needed.setdefault(device, {})
-        held |= {f"weights/{t.name}": (t.shape, "fp32") for t in model.staged_tensors(work.attention)}
-        caches = {f"kv/{phase}/{t}": ((model.n_layers, -1, model.kv_dim), "fp32") for t in ("k", "v")}
+        held |= {f"weights/{t.name}": (t.shape, t.dtype) for t in model.staged_tensors(work.attention)}
+        caches = {f"kv/{phase}/{t}": ((model.n_layers, -1, model.kv_dim), work.kv_dtype) for t in ("k", "v")}
         held |= caches
         if work.attention == "host":
             needed[f"host:{phase}"] = dict(caches)
@@ -103,7 +113,7 @@ def needed_buffers(orders: Orders, model: Model) -> dict[str, dict[str, tuple[tu
         else:
             held |= _activations(model, work.layout)
     if any(step.mode == "staged" for step in orders.steps):
-        needed["host:bounce"] = {"bounce": ((-1, model.kv_dim), "fp32")}
+        needed["host:bounce"] = {"bounce": ((-1, model.kv_dim), work.kv_dtype)}
     return needed
 
 
@@ -113,7 +123,9 @@ def _activations(model: Model, layout: str) -> dict[str, tuple[tuple[int, ...], 
     paged = {f"act/{name}": ((-1, model.kv_dim), "fp32") for name in ("k", "v")} if layout == LAYOUT else {}
     return paged | {
         "act/tokens": ((-1,), "int32"),
-        **{f"act/{name}": ((-1, model.dim), "fp32") for name in ("x", "xb", "xb2", "q")},
+        **{f"act/{name}": ((-1, model.dim), "fp32") for name in ("x", "xb2")},
+        "act/xb": ((-1, max(model.dim, model.q_dim)), "fp32"),
+        "act/q": ((-1, model.q_dim), "fp32"),
         **{f"act/{name}": ((-1, model.hidden_dim), "fp32") for name in ("hb", "hb2")},
         "act/att": ((model.n_heads, -1), "fp32"),
         "act/logits": ((model.vocab_size,), "fp32"),
@@ -150,8 +162,8 @@ def _least(orders: Orders, model: Model, arena: str) -> dict[str, int]:
     work = orders.workload
     rows = min(work.prefill_chunk, work.passes, work.prompt_tokens) if arena == orders.prefill else 1
     least: dict[str, int] = dict.fromkeys(("tokens", "x", "xb", "xb2", "q", "k", "v", "hb", "hb2"), rows)
-    least |= {"att": work.passes, "in": max(model.dim, model.hidden_dim)}
-    least["out"] = max(model.dim, model.hidden_dim, model.kv_dim, model.vocab_size)
+    least |= {"att": work.passes, "in": max(model.dim, model.q_dim, model.hidden_dim)}
+    least["out"] = max(model.dim, model.q_dim, model.hidden_dim, model.kv_dim, model.vocab_size)
     named = {f"act/{name}": extent for name, extent in least.items()}
     named |= {f"kv/{phase}/{t}": work.passes for phase in ("prefill", "decode") for t in ("k", "v")}
     return named | {"work/rope_cos": work.passes, "work/rope_sin": work.passes, "bounce": 1}

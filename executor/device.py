@@ -118,7 +118,8 @@ class Backend(ABC):
         if dtype is None:
             raise CopyError(f"{name}: {host.dtype} is no type of the executor; known: {', '.join(NUMPY_DTYPES)}")
         self._host_end(spec, host)
-        buffer = self._place(spec, name, host.shape, "fp32" if dtype == "fp32" else "int32")
+        known: Any = dtype
+        buffer = self._place(spec, name, host.shape, known)
         self.copy_h2d(device, host, buffer, label)
         return buffer
 

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from executor.device import Buffer
 from executor.events import Label
-from executor.machine import LAYERED, Machine
+from executor.machine import Machine
+from executor.naming import LAYERED, OPTIONAL, expected_tensors
+from executor.rotation import frequencies
 from executor.transformer import Cache, Rows, Tensor, WeightSet
 from executor.weights import Weights
 from fleet.model import Model
@@ -45,6 +47,7 @@ class BaseInstance:
     _logits_row: Any
     _scratch: Any
     _tables: tuple[Any, Any]
+    _unstored: list[tuple[Any, Any]]
 
     def __init__(self, machine: Machine, phase: Phase, order: int, dispatch: Dispatch) -> None:
         self.machine = machine
@@ -58,6 +61,8 @@ class BaseInstance:
         self.top1_bits = 0
         self.sampled = -1
         self._dispatch = dispatch
+        recipe = self.model.recipe
+        self._eps = None if recipe is None else {"eps_bits": _bits(recipe.norm_eps)}
         self._head = {"head_dim": self.model.head_dim}
         self._heads = self._head | {"n_heads": self.model.n_heads, "n_kv_heads": self.model.n_kv_heads}
         self._begin(-1, 1, False)
@@ -89,11 +94,35 @@ class BaseInstance:
 
     def rmsnorm(self, out: Any, x: Any, weight: Tensor) -> None:
         self.entries.append(("rmsnorm", weight.layer, weight.name, weight.shape))
-        self._compute("rmsnorm", out, x, self._beside(weight))
+        if self._eps is None:
+            self._compute("rmsnorm", out, x, self._beside(weight))
+        else:
+            self._compute("rmsnorm_eps", out, x, self._beside(weight), **self._eps)
+
+    def bias(self, rows: Any, weight: Tensor | None) -> None:
+        if weight is not None:
+            self.entries.append(("bias", weight.layer, weight.name, weight.shape))
+            self._compute("bias", rows, self._beside(weight))
+
+    def head_norm(self, rows: Any, weight: Tensor | None) -> None:
+        """The norm of each head of `rows` by itself."""
+        if weight is not None:
+            heads = rows.reshape(rows.shape[0] * (rows.shape[1] // weight.shape[0]), weight.shape[0])
+            self.rmsnorm(heads, heads, weight)
 
     def rope(self, q: Any, k: Any, layer: int, position: int) -> None:
         self.entries.append(("rope", layer, "", (q.shape[-1], k.shape[-1])))
-        self._compute("rope", q, k, *self._tables, pos0=position, **self._head)
+        self._compute("rope" if self._eps is None else "rope_half", q, k, *self._tables, pos0=position, **self._head)
+
+    def _fill_tables(self) -> None:
+        """Angles of every position: by llama2.c's rule, or a column a pair by the recipe's frequencies."""
+        recipe = self.model.recipe
+        if recipe is None:
+            self._compute("rope_table", *self._tables, **self._head)
+            return
+        scale = _bits(recipe.rope.attention)
+        for column, one in enumerate(frequencies(recipe.rope, self.model.head_dim)):
+            self._compute("rope_column", *self._tables, column=column, frequency_bits=_bits(one), scale_bits=scale)
 
     def attention(self, out: Any, q: Any, k: Any, v: Any, layer: int, position: int) -> None:
         self.entries.append(("attention", layer, "", (q.shape[-1], k.shape[-1])))
@@ -102,6 +131,12 @@ class BaseInstance:
     def add(self, x: Any, y: Any, layer: int) -> None:
         self.entries.append(("add", layer, "", x.shape[1:]))
         self._compute("add", x, y)
+
+    def _store(self) -> None:
+        """What was computed beside a cache goes to its positions."""
+        for place, rows in self._unstored:
+            self._compute("store", place, rows)
+        self._unstored.clear()
 
     def swiglu(self, h1: Any, h3: Any, layer: int) -> None:
         self.entries.append(("swiglu", layer, "", h1.shape[1:]))
@@ -129,8 +164,8 @@ class DeviceInstance(BaseInstance):
         self._tables = (self._buffer("work/rope_cos"), self._buffer("work/rope_sin"))
         self._rows: dict[int, Rows] = {}
         self._next_on_device = False
-        self._unstored: list[tuple[Buffer, Buffer]] = []
-        self._compute("rope_table", *self._tables, **self._head)
+        self._unstored = []
+        self._fill_tables()
 
     def _buffer(self, name: str) -> Buffer:
         return self.machine.buffer(self.device, name)
@@ -165,22 +200,24 @@ class DeviceInstance(BaseInstance):
         if n_tokens not in self._rows:
             widths = _widths(self.model)
             of = {name: self._buffer(f"act/{name}").reshape(n_tokens, width) for name, width in widths.items()}
-            self._rows[n_tokens] = Rows(**of)
+            self._rows[n_tokens] = Rows(att=self._buffer("act/xb").reshape(n_tokens, self.model.q_dim), **of)
         return self._rows[n_tokens]
 
     def at(self, cache: Buffer, position: int) -> Buffer:
-        """Rows of the cache at their positions; of a packed one, rows beside it that `attention` stores there."""
+        """Rows of the cache at their positions; of a packed or narrow one, f32 rows that `attention` stores there.
+
+        Narrow caches have no rows of their own in the plan: what the feed-forward part needs later is free meanwhile.
+        """
         place = cache.view(position, self._n_tokens)
-        if cache.packing is None:
+        if cache.packing is None and cache.dtype == "fp32":
             return place
-        rows = self._buffer(f"act/{cache.packing.kind}").reshape(*place.shape)
+        name = cache.packing.kind if cache.packing is not None else ("hb", "hb2")[len(self._unstored)]
+        rows = self._buffer(f"act/{name}").reshape(*place.shape)
         self._unstored.append((place, rows))
         return rows
 
     def attention(self, out: Any, q: Any, k: Any, v: Any, layer: int, position: int) -> None:
-        for place, rows in self._unstored:
-            self._compute("store", place, rows)
-        self._unstored.clear()
+        self._store()
         super().attention(out, q, k, v, layer, position)
 
     def last(self, x: Buffer) -> Buffer:
@@ -209,7 +246,8 @@ class HostInstance(BaseInstance):
         self.weights = _weight_set(machine, lambda name: self._both_places(name, source), _layer_of_both)
         self._act = {name: machine.buffer(self.device, f"act/{name}") for name in ("in", "out")}
         self._staging: dict[tuple[str, int], Buffer] = {}
-        self._rows = Rows(**{name: np.zeros((1, width), np.float32) for name, width in _widths(self.model).items()})
+        widths = _widths(self.model) | {"att": self.model.q_dim}
+        self._rows = Rows(**{name: np.zeros((1, width), np.float32) for name, width in widths.items()})
         self._logits = np.zeros((1, self.model.vocab_size), np.float32)
         self._logits_row = self._logits[0]
         self._next = np.zeros(1, np.int32)
@@ -217,7 +255,9 @@ class HostInstance(BaseInstance):
         self._scratch = np.zeros((self.model.n_heads, positions), np.float32)
         table = (machine.orders.workload.positions, self.model.head_dim // 2)
         self._tables = (np.zeros(table, np.float32), np.zeros(table, np.float32))
-        self._compute("rope_table", *self._tables, **self._head)
+        self._unstored = []
+        self._kv_rows = [np.zeros((1, self.model.kv_dim), np.float32) for _ in ("k", "v")]
+        self._fill_tables()
 
     def _both_places(self, name: str, source: Weights) -> tuple[Buffer | None, Any]:
         return self.machine.buffers[self.device].get(f"weights/{name}"), source.tensor(name)
@@ -240,7 +280,17 @@ class HostInstance(BaseInstance):
         return self._rows
 
     def at(self, cache: F32, position: int) -> F32:
-        return cache[position : position + 1]
+        """As `DeviceInstance.at`, on host arrays."""
+        place = cache[position : position + 1]
+        if cache.itemsize == 4:
+            return place
+        rows = self._kv_rows[len(self._unstored)]
+        self._unstored.append((place, rows))
+        return rows
+
+    def attention(self, out: Any, q: Any, k: Any, v: Any, layer: int, position: int) -> None:
+        self._store()
+        super().attention(out, q, k, v, layer, position)
 
     def last(self, x: F32) -> F32:
         return x
@@ -260,12 +310,20 @@ class HostInstance(BaseInstance):
         return self._staging[name, width]
 
 
+def _bits(value: float) -> int:
+    """The bits of a number as f32: how an operation is handed what is no integer."""
+    return int(np.float32(value).view(np.uint32))
+
+
 def _widths(model: Model) -> dict[str, int]:
-    return dict.fromkeys(("x", "xb", "xb2", "q"), model.dim) | dict.fromkeys(("hb", "hb2"), model.hidden_dim)
+    widths = dict.fromkeys(("x", "xb", "xb2"), model.dim) | dict.fromkeys(("hb", "hb2"), model.hidden_dim)
+    return widths | {"q": model.q_dim}
 
 
 def _weight_set(machine: Machine, find: Callable[[str], Any], layer_of: Callable[[Any, int], Any]) -> WeightSet:
     """The named tensors as `find` gives them, split by layer."""
+    if machine.model.recipe is not None:
+        return _set_of_layers(machine.model, find)
     by_name: dict[str, Any] = {}
     for spec in machine.model.tensors:
         if spec.role == "unread":
@@ -278,7 +336,24 @@ def _weight_set(machine: Machine, find: Callable[[str], Any], layer_of: Callable
             by_name[spec.name] = Tensor(spec.name, -1, spec.shape, data)
     classifier = by_name[machine.model.classifier_name]
     by_name.pop("wcls", None)
-    return WeightSet(classifier=classifier, **by_name)
+    none: dict[str, Any] = dict.fromkeys(OPTIONAL, (None,) * machine.model.n_layers)
+    return WeightSet(classifier=classifier, **by_name, **none)
+
+
+def _set_of_layers(model: Model, find: Callable[[str], Any]) -> WeightSet:
+    """The tensors of a checkpoint that has one a layer."""
+    known = {spec.name for spec in model.tensors}
+    layers: dict[str, list[Tensor | None]] = {}
+    whole: dict[str, Any] = {}
+    for each in expected_tensors(model):
+        tensor = Tensor(each.name, each.layer, each.shape, find(each.name)) if each.name in known else None
+        if each.layer >= 0:
+            layers.setdefault(each.key, []).append(tensor)
+        elif tensor is not None:
+            whole[each.key] = tensor
+    by_layer: dict[str, Any] = {key: tuple(found) for key, found in layers.items()}
+    classifier = whole.pop("wcls", whole["token_embedding"])
+    return WeightSet(classifier=classifier, **whole, **by_layer)
 
 
 def _layer_of_buffer(data: Buffer, layer: int) -> Buffer:

@@ -242,10 +242,19 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 def call_kernel(op: str, arrays: Sequence[npt.NDArray[Any]], scalars: Sequence[int]) -> None:
     """Run a kernel on arrays that were checked before. BackendError for a token id outside the embedding table."""
-    result = KERNELS[op](*arrays, *scalars)
+    result = _kernel_for(op, arrays)(*arrays, *scalars)
     if result is not None and result >= 0:
         ids, rows = arrays[2], arrays[1].shape[0]
         raise BackendError(f"embed: token id {ids[result]} at index {result} is not below {rows}, the vocabulary")
+
+
+def _kernel_for(op: str, arrays: Sequence[npt.NDArray[Any]]) -> Callable[..., Any]:
+    """llama2.c's kernel, or that of `executor.stored_kernels` where an operand has elements of two bytes."""
+    if op in KERNELS and all(array.itemsize == 4 for array in arrays):
+        return KERNELS[op]
+    from executor.stored_kernels import STORED, plain_type
+
+    return lambda *given: STORED[op](*(plain_type(a) for a in given[: len(arrays)]), *given[len(arrays) :])
 
 
 def run_op(op: str, *arrays: npt.NDArray[Any], **scalars: int) -> None:

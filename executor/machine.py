@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from executor.device import Backend, Buffer, DeviceSpec, HostSpec
 from executor.events import Event
+from executor.naming import LAYERED, layer_tensor
 from executor.packed.layout import ALIGNMENT, LAYOUT, WORD_BYTES
 from executor.packing import packing_of
 from fleet.model import Model
@@ -16,8 +17,7 @@ from planner.orders import BufferOrder, Orders
 if TYPE_CHECKING:
     from executor.sampling import Sampler
 
-LAYERED = ("rms_att", "wq", "wk", "wv", "wo", "rms_ffn", "w1", "w2", "w3")
-"""llama2.c's tensors whose first axis is the layer."""
+__all__ = ["LAYERED", "Machine", "build_machine"]
 
 
 @dataclass(slots=True)
@@ -40,6 +40,12 @@ class Machine:
     def cache(self, arena: str, phase: str, tensor: str) -> Buffer:
         """(L, positions, KD): `k` or `v` of `phase` in `arena`."""
         return self.buffers[arena][f"kv/{phase}/{tensor}"]
+
+    def layer_of(self, arena: str, key: str, layer: int) -> Buffer:
+        """A layer of the weight that llama2.c calls `key`, in `arena`."""
+        name, index = layer_tensor(self.model, key, layer)
+        whole = self.buffers[arena][f"weights/{name}"]
+        return whole if index is None else whole.at(index)
 
     def cache_arena(self, phase: str) -> str:
         """Where the working cache of a phase lies: on its device, or in its host array with attention on the host."""

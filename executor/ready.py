@@ -9,7 +9,9 @@ from typing import Any
 import numba
 import numpy as np
 
+from executor.arena import NUMPY_DTYPES
 from executor.jit import cache_note
+from fleet.model import Model
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A compiled function, and arguments of the types that it will be called with, on which it has little to do."""
@@ -75,6 +77,33 @@ def kernel_calls(*, draws: bool = False, packed: bool = False) -> list[Call]:
         row, order, state = np.zeros(2, np.float32), np.zeros(2, np.int32), np.ones(1, np.int64)
         calls += [(first_largest, (row,)), (draw, (row, order, np.ones(2, np.float32), state))]
     return calls
+
+
+def stored_calls(model: Model, kv_dtype: str) -> list[Call]:
+    """The kernels that read this checkpoint's own types beside those of `kernel_calls`; none for llama2.c's."""
+    if model.recipe is None:
+        return []
+    from executor.stored_kernels import STORED, plain_type
+
+    one, ids, row = np.zeros((1, 2), np.float32), np.zeros(1, np.int32), np.zeros((1, 1), np.float32)
+    types = {name: plain_type(np.zeros((2, 2), NUMPY_DTYPES[name])) for name in {kv_dtype, *_dtypes(model)}}
+    calls: list[Call] = [
+        (STORED["rope_half"], (one, one.copy(), row, row, 0, 2)),
+        (STORED["rope_column"], (row, row.copy(), 0, 0, 0)),
+    ]
+    for name in sorted(_dtypes(model)):
+        stored = types[name]
+        calls += [(STORED["rmsnorm_eps"], (one, one, stored[0], 0)), (STORED["bias"], (one, stored[0]))]
+        if name != "fp32":
+            calls += [(STORED["embed"], (one, stored, ids)), (STORED["matmul"], (one, one.copy(), stored))]
+    if kv_dtype != "fp32":
+        cache = types[kv_dtype]
+        calls += [(STORED["attention"], (one, one, cache, cache, row, 0, 1, 1, 2)), (STORED["store"], (cache[:1], one))]
+    return calls
+
+
+def _dtypes(model: Model) -> set[str]:
+    return {spec.dtype for spec in model.tensors if spec.dtype in NUMPY_DTYPES}
 
 
 def _kernel_arguments() -> dict[str, tuple[Any, ...]]:

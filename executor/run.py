@@ -19,6 +19,7 @@ from executor.ledger import Ledger, Place
 from executor.machine import Machine, build_machine
 from executor.observers.residency import high_water_marks
 from executor.packed.layout import LAYOUT
+from executor.paths import PATHS, Path, check_pace, chosen_path, narrow_setting
 from executor.recorder import Recorder
 from executor.stretch import Stretch
 from executor.weights import Weights
@@ -27,13 +28,10 @@ from fleet.errors import DescriptionError
 from fleet.workload import Sampling
 from planner.orders import Orders, Step
 
-__all__ = ["Executor", "Guard"]
+__all__ = ["PATHS", "Executor", "Guard", "Path", "check_pace", "chosen_path"]
 
 BOS = 1
-MAX_THREADS = 256
 OBSERVERS = ("arrival", "residency")
-Path = Literal["fused", "dispatch"]
-PATHS: tuple[Path, ...] = ("fused", "dispatch")
 Loss = Literal["decode cache", "prefill cache", "decode weights"]
 """Memory that is poisoned anew when decode begins, to see whether decode rests on it."""
 LOSSES: tuple[Loss, ...] = ("decode cache", "prefill cache", "decode weights")
@@ -102,10 +100,11 @@ class Executor:
 
             make_ready(*self._pace, None if orders.workload.layout == LAYOUT else True, tell)
         elif orders.workload.attention == "host" or (backend_class.runs_fused and processor):
-            from executor.ready import kernel_calls, make_calls_ready
+            from executor.ready import kernel_calls, make_calls_ready, stored_calls
 
             work = orders.workload
-            make_calls_ready(kernel_calls(draws=work.sampling is not None, packed=work.layout == LAYOUT), tell)
+            calls = kernel_calls(draws=work.sampling is not None, packed=work.layout == LAYOUT)
+            make_calls_ready([*calls, *stored_calls(weights.model, work.kv_dtype)], tell)
         self.machine = build_machine(orders, weights.model, backend_class, self._ignore, self._request)
         self.hands.attach(self.machine, weights, self._hear)
         self.machine.backend.listener = self.hands.hear
@@ -285,11 +284,14 @@ class Executor:
             self._lookout.after_handoff()
 
     def _prefill(self, order: int) -> None:
-        """min(P, N) passes; fewer when the prompt itself holds a BOS: llama2.c stops at a forced one too."""
+        """min(P, N) passes; fewer when the prompt itself holds a BOS: llama2.c stops at a forced one too.
+
+        A model that is not llama2.c's has no such id here: it makes the passes that were planned.
+        """
         work = self.orders.workload
         prompt = list(work.prompt_ids or ())
         passes = min(len(prompt), work.passes)
-        passes = next((i for i in range(1, passes) if prompt[i] == BOS), passes)
+        passes = next((i for i in range(1, passes) if self._ends(prompt[i])), passes)
         self._recorder.tokens = prompt[: passes + 1]
         if self.path == "fused":
             self._prefill_fused(order, prompt, passes)
@@ -318,7 +320,7 @@ class Executor:
 
     def _decode(self, order: int) -> None:
         recorder, work = self._recorder, self.orders.workload
-        if recorder.tokens[-1] == BOS and len(recorder.tokens) > 1:
+        if self._ends(recorder.tokens[-1]) and len(recorder.tokens) > 1:
             return
         if self.path == "fused":
             passes, ids = work.passes - work.prompt_tokens, tuple(recorder.tokens[-1:])
@@ -331,8 +333,12 @@ class Executor:
             recorder.call(instance, 1, began)
             assert sampled is not None
             self._chosen(sampled)
-            if sampled == BOS:
+            if self._ends(sampled):
                 return
+
+    def _ends(self, token: int) -> bool:
+        """Whether an id ends a walk."""
+        return token == BOS and self.weights.model.recipe is None
 
     def _walk(self, stretch: Stretch) -> None:
         began = self._pass_begins(stretch.first)
@@ -352,7 +358,9 @@ class Executor:
 
     def _facts(self) -> RunFacts:
         recorder, work, backend = self._recorder, self.orders.workload, self.machine.backend
-        stopped: Literal["steps", "bos"] = "bos" if recorder.tokens[-1] == BOS and len(recorder.tokens) > 1 else "steps"
+        stopped: Literal["steps", "bos"] = "steps"
+        if self._ends(recorder.tokens[-1]) and len(recorder.tokens) > 1:
+            stopped = "bos"
         witness = None if self._lookout is None else self._lookout.witness
         high_water = high_water_marks(backend.arenas()) if "residency" in self._observers else {}
         return RunFacts(
@@ -394,7 +402,7 @@ class Executor:
                 "threads": self._threads,
                 "fast": self._fast,
                 **_choice(work.sampling),
-                **_narrow(backend),
+                **narrow_setting(backend),
             },
             path=self.path,
             driver_seen=None if self._sight is None else dict(self._sight.seen),
@@ -410,44 +418,6 @@ _PHASES: tuple[Phase, ...] = ("prefill", "decode")
 def _choice(sampling: Sampling | None) -> dict[str, float | int]:
     """How ids were chosen, for the settings; top-p and seed mean nothing at temperature 0."""
     return {"temperature": 0.0} if sampling is None else asdict(sampling)
-
-
-def _narrow(backend: Backend | type[Backend]) -> dict[str, str]:
-    """The type in which a backend's own devices read weights, where it is not fp32."""
-    dtype: str = getattr(backend, "compute_dtype", "fp32")
-    return {} if dtype == "fp32" else {"compute_dtype": dtype}
-
-
-def chosen_path(orders: Orders, backend: type[Backend], asked: Path | None) -> Path:
-    """The path that a request takes. Fused only where it exists: attention on the device, a backend that runs it.
-
-    DescriptionError where the layout leaves no path: a backend that works on packed buffers in neither way.
-    """
-    exists = orders.workload.attention == "device" and backend.runs_fused
-    path: Path = (asked or "fused") if exists else "dispatch"
-    if path == "dispatch" and orders.workload.layout == LAYOUT and not backend.runs_packed:
-        told = f"backend {backend.name} computes in the layout plain only; admit with --layout plain"
-        raise DescriptionError.at("run", "layout", told)
-    if path == "dispatch" and (narrow := _narrow(backend)):
-        told = f"{narrow['compute_dtype']}: operations one by one are computed in fp32; leave --path out, and"
-        raise DescriptionError.at("run", "compute-dtype", f"{told} attention on the device")
-    return path
-
-
-def check_pace(orders: Orders, path: Path, fast: bool, threads: int) -> None:
-    """DescriptionError where a request cannot be run fast or by several threads: only compiled calls can, and fast only
-    packed ones.
-    """
-    if fast and orders.workload.layout != LAYOUT:
-        raise DescriptionError.at("run", "fast", f"needs the layout {LAYOUT}; admit with --layout {LAYOUT}")
-    if fast and path != "fused":
-        told = "operations one by one have no fast mode; leave --path out"
-        raise DescriptionError.at("run", "fast", told)
-    if threads != 1 and path != "fused":
-        told = "operations one by one are not shared out; leave --path out, and attention on the device"
-        raise DescriptionError.at("run", "threads", told)
-    if not 1 <= threads <= MAX_THREADS:
-        raise DescriptionError.at("run", "threads", f"{threads} threads; use 1 to {MAX_THREADS}")
 
 
 def _known(what: str, given: Collection[str], known: tuple[str, ...]) -> None:

@@ -1,16 +1,18 @@
 """The tensors of a checkpoint, by fleet's tensor table: mapped from the file, or generated for the embedded model.
 
-Values are float32 in the checkpoint's own layout. Nothing here decides what is staged; packing is a device's affair.
+Values are in the checkpoint's own layout and types: float32, of a Hugging Face folder also fp16 (float16) and bf16 (its
+bits as uint16). Nothing here decides what is staged; packing is a device's affair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from executor.stored_weights import count_not_finite, map_stored
 from fleet.checkpoints import seeded
 from fleet.checkpoints.llama2c import V0_HEADER_BYTES, V1_HEADER_BYTES
 from fleet.checkpoints.source import digest_file, open_regular, read_exactly, shown
@@ -20,19 +22,20 @@ from fleet.model import Model, TensorSpec
 __all__ = ["Weights", "open_weights"]
 
 F32 = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 _CHUNK_ELEMENTS = 1 << 20
 
 
 class Weights:
-    """The named tensors of one model, each a read-only, C-contiguous float32 array of its table's shape."""
+    """The named tensors of one model, each a read-only, C-contiguous array of its table's shape."""
 
-    def __init__(self, model: Model, tensors: dict[str, F32]) -> None:
+    def __init__(self, model: Model, tensors: Mapping[str, Array]) -> None:
         self.model = model
         self._tensors = tensors
         self._bad: dict[str, tuple[int, int]] | None = None
 
-    def tensor(self, name: str) -> F32:
+    def tensor(self, name: str) -> Array:
         """The tensor called `name`; KeyError when the table does not list it."""
         return self._tensors[name]
 
@@ -55,8 +58,8 @@ class Weights:
             for spec in self._read():
                 nan = inf = 0
                 for chunk in _chunks(self._tensors[spec.name]):
-                    nan += int(np.isnan(chunk).sum())
-                    inf += int(np.isinf(chunk).sum())
+                    found = count_not_finite(chunk)
+                    nan, inf = nan + found[0], inf + found[1]
                 if nan or inf:
                     self._bad[spec.name] = (nan, inf)
         return self._bad
@@ -82,11 +85,13 @@ def open_weights(model: Model) -> Weights:
     """
     if model.format == "seeded":
         return Weights(model, generate(model))
+    if model.recipe is not None and model.read is not None:
+        return Weights(model, map_stored(model))
     if model.path is None or any(spec.offset is None for spec in model.tensors):
         raise DescriptionError.at(
             shown(model.path or model.name),
             "",
-            "holds no weights that can be run, only a config; give a llama2.c checkpoint with --model",
+            "holds no weights that can be run, only a config; give a llama2.c checkpoint or a folder of safetensors",
         )
     return Weights(model, _map(model, model.path))
 
@@ -167,7 +172,7 @@ def _uniform(start: int, count: int) -> F32:
     return top.astype(np.float32) * np.float32(2.0**-23)
 
 
-def _chunks(array: F32) -> Iterator[F32]:
+def _chunks(array: Array) -> Iterator[Array]:
     flat = array.reshape(-1)
     for first in range(0, flat.size, _CHUNK_ELEMENTS):
         yield flat[first : first + _CHUNK_ELEMENTS]

@@ -49,7 +49,7 @@ class Lookout:
             if step.mode == "local" and not zeroed and step.dst not in self._far:
                 target = self._target(step)
                 mark = self.witness.mark_of(self._machine.backend.arenas()[step.dst].poison)
-                target.put(np.full(target.shape, mark, np.uint32))
+                target.put(np.full(target.wire_shape, mark, np.uint32))
                 self._words[step.dst, _cache_name(step)] = mark
             elif step.mode == "staged":
                 bounce = self._machine.buffer("host:bounce", "bounce").array
@@ -159,10 +159,11 @@ def mark_after(cache: Buffer, first: int, word: int) -> None:
 
 def _ranges(cache: Buffer, span: tuple[int, int]) -> tuple[int, int, int, int]:
     """(offset in the arena, bytes, stride, count) of positions [first, last) of every layer, as far as they exist."""
-    layers, positions, width = cache.shape
+    layers, positions, _ = cache.shape
     first, last = (min(at, positions) for at in span)
     offset = cache.address - cache.block.arena.address
-    return offset + 4 * width * first, 4 * width * max(last - first, 0), 4 * width * positions, layers
+    row = cache.nbytes // (layers * positions)
+    return offset + row * first, row * max(last - first, 0), row * positions, layers
 
 
 def _cache_name(step: Step) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fleet.models.layers import CacheLayer, full_layers
+from fleet.models.recipe import Recipe
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int32": 4, "int8": 1, "u8": 1}
 """Bytes of one stored element. `u8` holds packed values or scales of a quantised checkpoint."""
@@ -99,7 +100,8 @@ class Model:
     `quantisation` names the scheme of quantised weights; `excludes` what the table leaves out. `read`: what weight
     files say, where there are any; `tensors` then has their bytes. `experts_per_token`: routed
     experts that a token goes through in a layer that has any; None: none, or not known. `mtp_layers`, `mtp_tensors`:
-    the layers of multi-token prediction, counted by `with_mtp` only.
+    the layers of multi-token prediction, counted by `with_mtp` only. `recipe`: how a pass is computed, where a config
+    of a known family says it; None of llama2.c's own formats, whose one program it is.
     """
 
     name: str
@@ -134,6 +136,7 @@ class Model:
     sources: tuple[tuple[str, str], ...] = ()
     read: ReadWeights | None = None
     experts_per_token: int | None = None
+    recipe: Recipe | None = None
 
     @property
     def caches(self) -> tuple[CacheLayer, ...]:

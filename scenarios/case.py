@@ -12,6 +12,15 @@ BOS = 1
 """llama2.c's id for the beginning of a sequence; sampled or forced, it ends the walk (run.c)."""
 
 
+def ends_walk(run: Document) -> int | None:
+    """The id that ends a run, and with which each begins: BOS, by the tensors of its program; None where there is none.
+
+    A checkpoint that is not llama2.c's begins with whatever its prompt begins with, and makes the passes planned.
+    """
+    tensors = {entry["tensor"] for phase in (run.get("program") or {}).values() for entry in phase} - {""}
+    return BOS if not tensors or "wq" in tensors else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
     """The further runs that a proof rests on.
@@ -45,7 +54,7 @@ class Expected:
         """
         full = {phase: (plan.get("passes") or {}).get(phase, 0) for phase in ("prefill", "decode")}
         made = full
-        if run["stopped"] == "bos" and run["tokens"][-1:] == [BOS]:
+        if run["stopped"] == "bos" and run["tokens"][-1:] == [ends_walk(run)]:
             made = {phase: min(full[phase], run["passes"][phase]) for phase in full}
         work = plan["orders"]["workload"]
         handed_over = any(row["phase"] == "handoff" and row["bytes"] for row in run["waybill"])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from scenarios.case import BOS, Case, Document
+from scenarios.case import BOS, Case, Document, ends_walk
 from scenarios.checks_inputs import digests
 from scenarios.checks_physical import other_cards
 from scenarios.checks_settings import means_nothing, settings_disagree, unseen
@@ -49,7 +49,8 @@ def runs_agree_with_themselves(case: Case) -> Finding:
 def _within(run: Document) -> Iterator[str]:
     """The contradictions that need no orders."""
     passes = sum(run["passes"].values())
-    if run["tokens"][:1] != [BOS] or len(run["tokens"]) != passes + 1:
+    begins = ends_walk(run) is None or run["tokens"][:1] == [BOS]
+    if not begins or len(run["tokens"]) != passes + 1:
         yield f"{len(run['tokens']):,} tokens for {passes:,} passes; a walk begins with BOS and has one more"
     if run["generated_tokens"] != run["tokens"][run["n_prompt_tokens"] :]:
         yield f"generated_tokens are not the tokens behind the {run['n_prompt_tokens']:,} of the prompt"
@@ -91,7 +92,7 @@ def _walk(case: Case) -> Iterator[str]:
     passes = sum(run["passes"].values())
     if stated != planned:
         yield f"n_prompt_tokens is {stated:,}, the orders have {planned:,}"
-    if tokens[:1] != [BOS]:
+    if tokens[:1] != [BOS] and ends_walk(run) is not None:
         yield f"tokens begin with {tokens[0] if tokens else 'nothing'}, not with BOS ({BOS})"
     if len(tokens) != passes + 1:
         yield f"{len(tokens):,} tokens for {passes:,} passes; a walk has one more than its passes"
@@ -113,10 +114,11 @@ def _walk(case: Case) -> Iterator[str]:
 def _stop(run: Document) -> Iterator[str]:
     """BOS ends a walk, and nothing else but the last pass does."""
     tokens = run["tokens"]
-    ended = len(tokens) > 1 and tokens[-1] == BOS
+    bos = ends_walk(run)
+    ended = len(tokens) > 1 and tokens[-1] == bos
     if (run["stopped"] == "bos") != ended:
         yield f"stopped is {run['stopped']}, but the walk ends with {tokens[-1] if tokens else 'nothing'}"
-    if BOS in tokens[1:-1]:
+    if bos is not None and BOS in tokens[1:-1]:
         yield f"the walk goes on behind the BOS at index {tokens.index(BOS, 1)}"
 
 

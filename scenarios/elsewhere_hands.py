@@ -239,8 +239,8 @@ def _same_part(buffer: Buffer, mine: Buffer, other: Array) -> Array | Buffer | N
         return Buffer(
             Block(heap, heap.address, other.nbytes), mine.name, buffer.shape, buffer.dtype, address, buffer.packing
         )
-    first = (buffer.address - mine.address) // 4
-    return other.reshape(-1)[first : first + buffer.nbytes // 4].reshape(buffer.shape)
+    first = (buffer.address - mine.address) // other.itemsize
+    return other.reshape(-1)[first : first + buffer.nbytes // other.itemsize].reshape(buffer.shape)
 
 
 class AllOnOneDevice(_Elsewhere):

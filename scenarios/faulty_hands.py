@@ -18,6 +18,7 @@ from executor.buffer import Buffer
 from executor.events import Copied, Dispatched, Label
 from executor.hands import Hands, Piece
 from executor.instance import BaseInstance, Phase
+from executor.naming import layer_tensor
 from executor.stretch import Stretch, Walked
 from executor.transformer import Cache
 from planner.orders import Step
@@ -115,7 +116,7 @@ class StaleCache(Hands):
         src, dst = orders.device(piece.src), orders.device(piece.dst)
         if piece.mode == "staged":
             label = replace(label, row_src=src.id, row_dst=dst.id)
-            self.machine.buffer("host:bounce", "bounce").array.reshape(-1)[: nbytes // 4] = 1.0
+            self.machine.buffer("host:bounce", "bounce").wire().reshape(-1)[: nbytes // 4] = 1
             self.hear(Copied("d2h", src.id, src.host, src.topology_id, None, nbytes, label))
             self.hear(Copied("h2d", dst.host, dst.id, None, dst.topology_id, nbytes, label))
             return
@@ -133,13 +134,16 @@ class OneDispatchElsewhere(Hands):
         self.passes = passes
         self.now = False
 
+    def _tensor(self) -> str:
+        return layer_tensor(self.machine.model, *self.chosen)[0]
+
     def _middle(self) -> int:
         work = self.machine.orders.workload
         passes = work.passes - work.prompt_tokens if self.passes is None else self.passes
         return work.prompt_tokens + passes // 2
 
     def address(self, phase: Phase, name: str) -> int:
-        there = self.now and name == f"weights/{self.chosen[0]}"
+        there = self.now and name == f"weights/{self._tensor()}"
         return super().address("prefill" if there else phase, name)
 
     def phase(self, stretch: Stretch) -> Walked:
@@ -158,11 +162,12 @@ class OneDispatchElsewhere(Hands):
         return walked
 
     def dispatch(self, device: str, op: str, out: Buffer, *operands: Buffer, label: Label, **scalars: int) -> None:
-        if label.step != self._middle() or op != "matmul" or (label.tensor, label.layer) != self.chosen:
+        chosen = (self._tensor(), self.chosen[1])
+        if label.step != self._middle() or op != "matmul" or (label.tensor, label.layer) != chosen:
             super().dispatch(device, op, out, *operands, label=label, **scalars)
             return
         first = self.machine.orders.prefill
-        weight = self.machine.buffer(first, f"weights/{label.tensor}").at(label.layer)
+        weight = self.machine.layer_of(first, *self.chosen)
         compute_past_abi(self.machine, device, op, [out, operands[0], weight], scalars)
         spec = self.machine.backend.devices[first]
         self.hear(Dispatched(spec.id, spec.topology_id, spec.index, op, (out.shape[0], *weight.shape), label))
@@ -185,7 +190,7 @@ class WeightsMissing(Hands):
     """The decode device never gets one of its tensors."""
 
     def stage(self, order: int, tensor: str, device: str) -> None:
-        if device != self.machine.orders.decode or tensor != "wq":
+        if device != self.machine.orders.decode or tensor != layer_tensor(self.machine.model, "wq", 0)[0]:
             super().stage(order, tensor, device)
 
 

@@ -13,22 +13,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fleet.checkpoints import SEEDED_NAME, load_model
+from fleet.checkpoints.hub_cache import is_model_id
 from fleet.checkpoints.shipped import shipped_model_file
 from fleet.errors import DescriptionError, Fault, InconclusiveError
 from fleet.model import Model
-from planner.orders import Orders
+from planner.orders import OrderedWorkload, Orders
 from scenarios.beside_strict import beside_strict
 from scenarios.compare import compare
 from scenarios.compute_dtype import check_compute_devices, check_compute_dtype, narrow_words
 from scenarios.documents import canonical, orders_from_document
 from scenarios.limits import run_limits, witnesses_of
 from scenarios.schemas import MODEL_SIZES
+from scenarios.stored_request import Speaks, spoken_by, stored_faults, stored_words, with_prompt_ids
 
 if TYPE_CHECKING:
     from executor.device import Backend
     from executor.hands import Hands
     from executor.run import Loss, Path
-    from executor.tokenizer import Tokenizer
     from executor.weights import Weights
 
 Document = dict[str, Any]
@@ -44,7 +45,7 @@ class Bench:
     orders: Orders
     model: Model
     weights: Weights
-    tokenizer: Tokenizer | None
+    tokenizer: Speaks | None
     backend: str | type[Backend]
     path: Path | None = None
     tell: Callable[[str], None] | None = None
@@ -64,6 +65,7 @@ def set_up(
     tokenizer: str | None = None,
     fleet: str | None = None,
     prompt: str | None = None,
+    prompt_ids: tuple[int, ...] | None = None,
     tell: Callable[[str], None] | None = None,
     fast: bool = False,
     threads: int = 1,
@@ -78,7 +80,6 @@ def set_up(
     """
     from executor.discovery import load_backend
     from executor.run import check_pace, chosen_path
-    from executor.tokenizer import BYTE_VOCABULARY, load_tokenizer
     from executor.weights import open_weights
 
     if plan.get("not_run"):
@@ -86,10 +87,9 @@ def set_up(
         raise DescriptionError.at("run", "plan", f"cannot be run, though it is priced: {told}")
     orders = orders_from_document(plan["orders"])
     inputs = plan["inputs"]
-    if inputs["model"].get("format") in tuple(_WITHOUT_WEIGHTS):
-        raise _no_weights(inputs["model"])
+    early = _early(inputs["model"], model)
     check_compute_dtype(compute_dtype, backend, fast)
-    how = _check_executable(orders, backend, path)
+    how = _check_executable(orders, backend, path, None if early is None else early.weights_dtype)
     loaded = _computing(_emulating(backend) if emulate else load_backend(backend), compute_dtype)
     check_pace(orders, chosen_path(orders, loaded, how), fast, threads)
     check_compute_devices(compute_dtype, orders)
@@ -97,43 +97,59 @@ def set_up(
     if fleet is not None:
         _check_fleet(fleet, inputs)
     checkpoint = model or inputs["model"]["path"]
-    read = load_model(checkpoint)
+    read = early or load_model(checkpoint)
     if read.digest != inputs["model"]["digest"]:
         raise DescriptionError.at(
             checkpoint or read.name,
             "model",
             "is another checkpoint than the plan was made for (digests differ); admit again",
         )
-    if read.format in _WITHOUT_WEIGHTS:
+    if read.format in _WITHOUT_WEIGHTS and read.read is None:
         raise _no_weights({"path": checkpoint, "name": read.name, "format": read.format})
     if false := [size for size in MODEL_SIZES if inputs["model"].get(size) != getattr(read, size)]:
         told = "does not fit the checkpoint of the same digest: the plan was edited by hand; admit again"
         raise DescriptionError([Fault(source="plan", field=f"inputs.model.{size}", message=told) for size in false])
     words = tokenizer or inputs["tokenizer"]["path"]
-    spoken = None
     _check_tokenizer(words, inputs["tokenizer"]["digest"], read)
-    # A prompt in words without a tokenizer file was read by the byte tokenizer; so the run is printed by it.
-    by_bytes = read.vocab_size == BYTE_VOCABULARY and orders.workload.prompt_ids is not None
-    if words is not None or by_bytes or prompt is not None:
-        spoken = load_tokenizer(words, read.vocab_size, read.path or read.name)
+    if prompt_ids is not None:
+        orders = with_prompt_ids(orders, prompt_ids, prompt)
+    spoken = spoken_by(read, words, prompt, knows_ids=orders.workload.prompt_ids is not None)
     orders = _with_prompt(orders, spoken, prompt)
     weights = open_weights(read)
     return Bench(
         plan=plan, orders=orders, model=read, weights=weights, tokenizer=spoken, backend=loaded, path=how, tell=tell,
         fast=fast, threads=threads, compute_dtype=compute_dtype,
-        warnings=(*read.warnings, *weights.check()),
+        warnings=(*read.warnings, *(read.recipe.notes if read.recipe else ()), *weights.check()),
     )  # fmt: skip
 
 
 _WITHOUT_WEIGHTS = {
-    "hf-config": "holds no weights: a config.json can be admitted, not run",
-    "safetensors": "has weights that are not executed: safetensors can be admitted, not run",
+    "hf-config": "holds no weights: a config.json can be admitted, not run; give the folder with its safetensors",
+    "safetensors": "has weights that are not executed: safetensors alone can be admitted, not run; add its config.json",
     "gguf": "has weights that are not executed: GGUF can be admitted, not run",
 }
 
 
+def _early(named: Document, given: str | None) -> Model | None:
+    """The model of a folder with its config, whose types the checks below need; None for llama2.c's formats.
+
+    Raises DescriptionError where there is nothing to run: told before what the executor cannot compute.
+    """
+    form, where = named.get("format"), given or named["path"]
+    if form not in _WITHOUT_WEIGHTS:
+        return None
+    if form != "hf-config":
+        raise _no_weights(named)
+    if where is None or (not os.path.exists(where) and not is_model_id(where)):
+        return None
+    read = load_model(where)
+    if read.read is None:
+        raise _no_weights(named | {"path": where})
+    return read
+
+
 def _no_weights(model: Document) -> DescriptionError:
-    """Told before what the executor cannot compute: no other flag would mend it."""
+    """No other flag would mend it."""
     where = model["path"] or model["name"]
     return DescriptionError.at(where, "model", _WITHOUT_WEIGHTS[model["format"]])
 
@@ -143,6 +159,8 @@ def _check_there(paths: dict[str, str | None], tokenizer: str | None, inputs: Do
     if tokenizer is None:
         paths = paths | {"tokenizer": inputs["tokenizer"]["path"]}
     named = {name: path for name, path in paths.items() if path and not (name == "model" and _comes_along(path))}
+    if inputs["model"].get("format") == "hf-config" and is_model_id(named.get("model", "")):
+        named.pop("model")  # looked for in the local cache, not as a path
     gone = {name: path for name, path in named.items() if "\0" not in path and not os.path.exists(path)}
     if gone:
         words = "is not there (a plan names its files as they were given to admit); say where it is with"
@@ -181,8 +199,11 @@ def _check_fleet(path: str, inputs: Document) -> None:
         raise DescriptionError.at(path, "fleet", "is not the fleet that the plan was made for; admit again")
 
 
-def _check_executable(orders: Orders, backend: str, path: str | None) -> Path | None:
-    """What admission may price and the executor does not compute, all at once and in words; gives the path checked."""
+def _check_executable(orders: Orders, backend: str, path: str | None, stored: str | None = None) -> Path | None:
+    """What admission may price and the executor does not compute, all at once and in words; gives the path checked.
+
+    `stored`: the type of the weights of a checkpoint that has types of its own (see `executor.check_stored`).
+    """
     from executor.discovery import find_backends, load_backend, probe
     from executor.run import PATHS, chosen_path
 
@@ -191,10 +212,12 @@ def _check_executable(orders: Orders, backend: str, path: str | None) -> Path | 
     if work.batch > 1:
         faults.append(f"batch {work.batch}: the executor runs one sequence; admit with --batch 1 to run it")
     for what, dtype in (("weights", work.weights_dtype), ("kv", work.kv_dtype)):
-        if dtype != EXECUTED_DTYPE:
+        if stored is None and dtype != EXECUTED_DTYPE:
             faults.append(
                 f"{what} in {dtype}: the executor computes in {EXECUTED_DTYPE}; admit with --{what}-dtype fp32"
             )
+    if stored is not None:
+        faults += stored_faults(work.weights_dtype, work.kv_dtype, stored)
     if faults:
         raise DescriptionError.at("run", "orders", "cannot be run, though they can be priced: " + "; ".join(faults))
     if backend not in find_backends():
@@ -221,12 +244,16 @@ def _emulating(backend: str) -> type[Backend]:
     return emulating
 
 
-def _with_prompt(orders: Orders, tokenizer: Tokenizer | None, prompt: str | None) -> Orders:
+def _exactly(work: OrderedWorkload) -> str:
+    return f"a --prompt of exactly {work.prompt_tokens} tokens, or as many --prompt-ids"
+
+
+def _with_prompt(orders: Orders, tokenizer: Speaks | None, prompt: str | None) -> Orders:
     work = orders.workload
     if prompt is None:
         if work.prompt_ids is None:
             raise DescriptionError.at(
-                "run", "prompt", f"the plan knows only a count; give a --prompt of exactly {work.prompt_tokens} tokens"
+                "run", "prompt", f"the plan knows only a count; give {_exactly(work)}"
             )
         return orders
     assert tokenizer is not None
@@ -277,6 +304,8 @@ def told(bench: Bench, run: Document) -> Document:
     run["limits"] = run_limits(bench.orders.workload.attention, run["tier"], witnesses_of(run))
     if why := (run.get("driver") or {}).get("why_not"):
         run["limits"].append(f"The driver's own witness did not look: {why}.")
+    if bench.model.recipe is not None:
+        run["limits"][0] = stored_words(bench.orders.workload.kv_dtype)
     if bench.fast:
         run["limits"].append(_FAST)
     if bench.compute_dtype != EXECUTED_DTYPE:

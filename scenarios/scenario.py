@@ -29,7 +29,11 @@ _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "library")
 _TOP = ("schema", "name", "fleet", "model", "tokenizer", "workload", "placement", "attention", "kv_extent", "kv_dtype",
         "weights_dtype", "layout", "prefill_chunk", "utilization", "expect")  # fmt: skip
 _WORKLOAD = (
-    "prompt", "prompt_tokens", "steps", "new_tokens", "positions", "batch", "temperature", "top_p", "seed",
+    "prompt", "prompt_ids", "prompt_tokens", "steps", "new_tokens", "positions", "batch", "temperature", "top_p",
+    "seed",
+)  # fmt: skip
+_EXCLUDE = (
+    ("prompt", "prompt_tokens"), ("prompt", "prompt_ids"), ("prompt_ids", "prompt_tokens"), ("steps", "new_tokens"),
 )  # fmt: skip
 _DTYPES = ("bf16", "fp16", "fp32", "fp8")
 _DEVICE = re.compile(r"[A-Za-z0-9._/:-]{1,64}(,[A-Za-z0-9._/:-]{1,64}){0,4095}")
@@ -201,12 +205,13 @@ class _Reader:
         self.fault(path, f"{_told(value)} is neither a file nor a shipped fleet{near}")
         return None
 
-    def token_ids(self, path: Path, value: Any) -> tuple[int, ...] | None:
+    def token_ids(self, path: Path, value: Any, what: str = "reference") -> tuple[int, ...] | None:
         if not isinstance(value, list):
             self.fault(path, "wanted a list of token ids, e.g. [1, 403, 407]")
             return None
         if not value:
-            self.fault(path, "is empty, and an empty reference is equal to any walk; leave it out or name ids")
+            why = ", and an empty reference is equal to any walk" if what == "reference" else ""
+            self.fault(path, f"is empty{why}; leave it out or name ids")
             return None
         found = [self.whole((*path, index), entry, 0, MAX_TOKEN_ID) for index, entry in enumerate(value)]
         return None if None in found else tuple(token for token in found if token is not None)
@@ -247,6 +252,8 @@ def _workload(reader: _Reader, value: Any) -> dict[str, Any]:
     if "prompt" in fields:
         # Nothing behind `prompt:` is the empty prompt, BOS alone.
         found["prompt"] = reader.text(("workload", "prompt"), fields["prompt"] or "", MAX_PROMPT)
+    if "prompt_ids" in fields:
+        found["prompt_ids"] = reader.token_ids(("workload", "prompt_ids"), fields["prompt_ids"], "prompt")
     for name, low in (("prompt_tokens", 1), ("steps", 0), ("new_tokens", 1), ("positions", 1), ("batch", 1)):
         if name in fields:
             found[name] = reader.whole(("workload", name), fields[name], low)
@@ -255,7 +262,7 @@ def _workload(reader: _Reader, value: Any) -> dict[str, Any]:
     for name in ("temperature", "top_p"):
         if name in fields:
             found[name] = reader.decimal(("workload", name), fields[name])
-    for one, other in (("prompt", "prompt_tokens"), ("steps", "new_tokens")):
+    for one, other in _EXCLUDE:
         if one in fields and other in fields:
             reader.fault(("workload", other), f"stands beside {one}; give one of the two", key=True)
     return found
@@ -312,6 +319,7 @@ def scenario_schema() -> dict[str, Any]:
     dtype = {"enum": list(_DTYPES)}
     free = {"patternProperties": {"^x-": {}}, "additionalProperties": False, "type": "object"}
     workload = dict.fromkeys(_WORKLOAD, count) | {"prompt": {"type": ["string", "null"], "maxLength": MAX_PROMPT}}
+    workload["prompt_ids"] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
     workload["steps"] = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
     workload["temperature"] = {"type": "number", "minimum": 0}
     workload["top_p"] = {"type": "number", "minimum": 0, "maximum": 1}

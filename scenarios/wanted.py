@@ -28,6 +28,7 @@ from scenarios.placing import chosen_placement
 from scenarios.pricing import pricing_inputs, pricing_of
 from scenarios.room_asked import with_room
 from scenarios.schemas import MODEL_SIZES
+from scenarios.stored_request import given_ids, ids_of_words, ids_read
 
 if TYPE_CHECKING:
     from planner.solve import Wanting
@@ -53,6 +54,7 @@ class Wanted:
     mtp: bool | None = None
     tokenizer: str | None = None
     prompt: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
     prompt_tokens: int | None = None
     steps: int | None = None
     new_tokens: int | None = None
@@ -227,15 +229,19 @@ def _with_host_return(fleet: Fleet) -> Fleet:
 
 def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
     """The prompt as ids, BOS first. None where only a count is known."""
+    if wanted.prompt_ids is not None:
+        return given_ids(wanted, model)
     if wanted.prompt_tokens is not None or model.unknown:
         if wanted.prompt is not None and wanted.prompt_tokens is not None:
             raise DescriptionError.at(wanted.source, "prompt_tokens", "give a prompt or a count of tokens, not both")
         return None
     if wanted.prompt is None and wanted.tokenizer is None:
-        return (1,)
+        return (1,) if model.recipe is None else None  # BOS is 1 in llama2.c's vocabularies alone
+    if model.recipe is not None and wanted.tokenizer is not None:
+        return ids_of_words(wanted, model)
     if model.format in ("hf-config", "safetensors", "gguf"):
         kind = "a config.json" if model.format == "hf-config" else f"a {model.format} file"
-        words = f"{kind} comes without a tokenizer that is read here; give --prompt-tokens N"
+        words = f"{kind} comes without a tokenizer that is read here; give --prompt-tokens N or --prompt-ids"
         raise DescriptionError.at(wanted.source, "prompt", words)
     from executor.tokenizer import load_tokenizer
 
@@ -249,7 +255,7 @@ def _encode(wanted: Wanted, model: Model) -> tuple[int, ...] | None:
 
 
 def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[str]) -> Request:
-    if wanted.prompt is None and wanted.prompt_tokens is None:
+    if wanted.prompt is None and wanted.prompt_tokens is None and wanted.prompt_ids is None:
         defaults.append("prompt: empty, BOS alone (P = 1)")
     steps = wanted.steps
     if wanted.steps is None and wanted.new_tokens is None:
@@ -396,6 +402,7 @@ def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
     tokenizer or way to choose ids drops the scenario's reference tokens, which were those of its own request. The
     temperature 0 drops the scenario's top-p and seed with its own.
     """
+    words = ids_read(words)
     if scenario is None:
         return Wanted(**words, given=frozenset(words))
     from scenarios.scenario import load_scenario
@@ -414,8 +421,9 @@ def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:
 
 
 _REPLACES: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt_tokens", "expect"),
-    "prompt_tokens": ("prompt", "expect"),
+    "prompt": ("prompt_tokens", "prompt_ids", "expect"),
+    "prompt_ids": ("prompt_tokens", "prompt", "expect"),
+    "prompt_tokens": ("prompt", "prompt_ids", "expect"),
     "steps": ("new_tokens",),
     "new_tokens": ("steps",),
     "model": ("expect",),

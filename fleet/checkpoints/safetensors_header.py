@@ -268,7 +268,9 @@ class _Header:
         elif elements * bits != nbytes * 8:
             needed = elements * bits // 8
             return self._fault(name, f"takes {nbytes:,} bytes, but {dtype} {list(shape)} needs {needed:,}; {_COPY}")
-        self.found.append((span, StoredTensor(name=name, shape=shape, dtype=dtype, nbytes=nbytes, file=self.file)))
+        offset = 8 + len(self.raw) + span[0]
+        tensor = StoredTensor(name=name, shape=shape, dtype=dtype, nbytes=nbytes, file=self.file, offset=offset)
+        self.found.append((span, tensor))
         return None
 
     def _string(self, at: int, limit: int) -> tuple[int, str]:

@@ -23,7 +23,8 @@ MAX_AXES = 8
 class StoredTensor:
     """One tensor as a header names it: `shape` outermost axis first, `dtype` in the format's own word.
 
-    `nbytes` are the bytes that it occupies in `file`, padding aside; None where the type's size is not known.
+    `nbytes` are the bytes that it occupies in `file`, padding aside; None where the type's size is not known. `offset`
+    is its first byte in the file, where the reader says it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class StoredTensor:
     dtype: str
     nbytes: int | None
     file: str
+    offset: int | None = None
 
     @property
     def n_elements(self) -> int:

@@ -12,6 +12,7 @@ from fleet.models.config import Config
 from fleet.models.families import FAMILIES
 from fleet.models.left_out import INSIDE, LEFT_OUT
 from fleet.models.quantised import Scheme, misfit, read_scheme, stored
+from fleet.models.read_recipe import read_recipe
 from fleet.models.wrappers import FLAT, NOT_PRICED, OF_WRAPPER, WRAPPERS, vision_rows
 
 _EXPERTS_PER_TOKEN = (
@@ -45,7 +46,7 @@ def understand(document: dict[str, Any], text: str, told: str, empty: Model, bes
     plan = family.build(cfg)
     model = _model(cfg, family, plan, replace(empty, family=model_type), beside)
     cfg.raise_faults()
-    return model
+    return replace(model, recipe=read_recipe(cfg, model))
 
 
 def _within(document: dict[str, Any], model_type: str) -> str:

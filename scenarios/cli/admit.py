@@ -75,6 +75,7 @@ def register(app: typer.Typer) -> None:
         mtp: opt.MtpOption = False,
         tokenizer: opt.TokenizerOption = None,
         prompt: opt.PromptOption = None,
+        prompt_ids: opt.PromptIdsOption = None,
         prompt_tokens: opt.PromptTokensOption = None,
         prefill: opt.PrefillOption = None,
         decode: opt.DecodeOption = None,
@@ -122,7 +123,8 @@ def register(app: typer.Typer) -> None:
         words = opt.given(
             sku=sku, assume_host_return=assume_host_return or None, strict=strict or None,
             model=model, mtp=mtp or None, tokenizer=tokenizer, prompt=prompt, prompt_tokens=prompt_tokens,
-            prefill=prefill, decode=decode, new_tokens=new_tokens, steps=steps, positions=positions, batch=batch,
+            prompt_ids=prompt_ids, prefill=prefill, decode=decode, new_tokens=new_tokens, steps=steps,
+            positions=positions, batch=batch,
             weights_dtype=weights_dtype, kv_dtype=kv_dtype, kv_extent=kv_extent, block_size=block_size,
             attention=attention, layout=layout, prefill_chunk=prefill_chunk, temperature=temperature, top_p=top_p,
             seed=seed, utilization=utilization, rates=rates, staging=staging,
@@ -234,10 +236,14 @@ def _write(console: Console, plans: list[dict[str, Any]], path: str) -> None:
 
 def _next(plan: dict[str, Any], path: str) -> str:
     """What can be done with a plan: one that the executor could not carry out is not said to be runnable."""
+    from scenarios.stored_request import holds_weights, stored_faults
+
     work = plan["inputs"].get("workload") or {}
     obstacles = [str(words) for words in plan.get("not_run") or []]
     form = plan["inputs"]["model"].get("format")
-    if form in ("hf-config", "safetensors", "gguf"):
+    if form == "hf-config" and holds_weights(plan["inputs"]["model"]["path"]):
+        obstacles += stored_faults(work["weights_dtype"], work["kv_dtype"], plan["inputs"]["model"]["weights_dtype"])
+    elif form in ("hf-config", "safetensors", "gguf"):
         obstacles.append("a config.json holds no weights" if form == "hf-config" else f"{form} is not executed")
     else:
         other = [what for what in ("weights", "kv") if work.get(f"{what}_dtype") != "fp32"]
@@ -248,5 +254,6 @@ def _next(plan: dict[str, Any], path: str) -> str:
     if obstacles:
         return f"it is for admission only ({', '.join(obstacles)}); {explain}"
     ids = (plan.get("orders") or {}).get("workload", {}).get("prompt_ids")
-    prompt = "" if ids is not None else f" --prompt TEXT (of {work['prompt_tokens']:,} tokens)"
+    word = "--prompt-ids IDS" if form == "hf-config" else "--prompt TEXT"
+    prompt = "" if ids is not None else f" {word} (of {work['prompt_tokens']:,} tokens)"
     return f"run it with: kvwaybill run {path}{prompt}"

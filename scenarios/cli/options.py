@@ -37,8 +37,14 @@ ModelOption = Annotated[
         help="llama2.c .bin, config.json, safetensors, GGUF, a folder, or org/name in the HF cache; default: embedded.",
     ),
 ]
-TokenizerOption = Annotated[str | None, typer.Option("--tokenizer", metavar="T", help="Tokenizer .bin of llama2.c.")]
+TokenizerOption = Annotated[
+    str | None, typer.Option("--tokenizer", metavar="T", help="Tokenizer .bin of llama2.c, or a tokenizer.json.")
+]
 PromptOption = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt in words.")]
+PromptIdsOption = Annotated[
+    str | None,
+    typer.Option("--prompt-ids", metavar="IDS", help="The prompt as token ids: 1,15,7; of checkpoints without T."),
+]
 PrefillOption = Annotated[
     str | None, typer.Option("--prefill", metavar="D", help="Device of prefill; several: gpu:0-1 or gpu:0,gpu:2.")
 ]
@@ -190,6 +196,7 @@ ASKED: dict[str, Any] = {
     "model": ModelOption,
     "tokenizer": TokenizerOption,
     "prompt": PromptOption,
+    "prompt_ids": PromptIdsOption,
     "steps": StepsOption,
     "prefill": PrefillOption,
     "decode": DecodeOption,

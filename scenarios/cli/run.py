@@ -86,7 +86,7 @@ def _hint(console: Console, target: str, run_out: str | None, run: dict[str, Any
         console.note(f"next: kvwaybill prove {target} shows that the handoff matters and that each check can fail")
 
 
-PLAN_OVERRIDES = ("fleet", "model", "tokenizer", "prompt")
+PLAN_OVERRIDES = ("fleet", "model", "tokenizer", "prompt", "prompt_ids")
 """What may be given beside a PLAN: paths, and a prompt of exactly P tokens. Anything else asks for another plan."""
 
 
@@ -103,7 +103,9 @@ def planned(target: str, words: dict[str, Any]) -> tuple[dict[str, Any], dict[st
         if others := [name for name in words if name not in PLAN_OVERRIDES]:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             wrong_use(f"{flags}: a plan is fixed; admit again with these flags")
-        return plan, words
+        from scenarios.stored_request import ids_read
+
+        return plan, ids_read(words)
     from scenarios.planning import make_plan
     from scenarios.wanted import prepare, wanted_of
 

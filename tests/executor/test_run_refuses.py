@@ -69,7 +69,7 @@ def test_refuses_weights_of_another_shape() -> None:
     [
         ({"rope_theta": 500000.0}, "rope_theta 500000"),
         ({"norm_eps": 1e-6}, "norm_eps 1e-06"),
-        ({"format": "hf-config"}, "runs llama2.c checkpoints only"),
+        ({"format": "hf-config"}, "run are llama2.c checkpoints"),
         ({"unknown": ("family x is not understood",)}, "family x is not understood"),
     ],
 )

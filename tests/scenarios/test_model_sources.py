@@ -99,7 +99,8 @@ def test_caches_that_differ_between_layers_are_priced_each_by_its_own_formula(as
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_is_not_executed_is_refused_by_run_in_words(ask, sources, tmp_path, which):
     plan = tmp_path / "plan.json"
-    answer = admitted(ask, sources[which], "--plan-out", plan)
+    model = sources[0] if which == 0 else sources[1] / "config.json"
+    answer = admitted(ask, model, "--plan-out", plan)
     assert "it is for admission only" in answer.err
     answer = ask("run", plan)
     assert answer.code == 2
