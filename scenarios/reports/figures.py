@@ -20,6 +20,8 @@ from scenarios.words import mapping, time_words
 Document = dict[str, Any]
 MOST_DEVICES = 12
 MOST_EDGES = 24
+MOST_SPANS = 2000
+MOST_CHECKS, MOST_SABOTAGES = 80, 60
 WHO = ("predicted", "counted", "observed")
 PHASES = ("stage", "prefill", "handoff", "decode")
 __all__ = ["Figure", "figures_of"]
@@ -220,6 +222,9 @@ def run_timeline(run: Document) -> Figure | None:
 
 
 def _timeline(spans: list[tuple[str, str, int, int]], title: str, notes: list[str]) -> Figure:
+    if left := len(spans) - MOST_SPANS:
+        notes = [*notes, f"{left:,} later spans are not drawn"] if left > 0 else notes
+        spans = spans[:MOST_SPANS]
     last = max((end for *_, end in spans), default=0)
     unit, factor = axis_unit("seconds", last)
     rows: list[Row] = [
@@ -234,13 +239,18 @@ def matrix_figure(proof: Document) -> Figure | None:
     """Checks x sabotages, with the marks of the text."""
     matrix = proof["matrix"]
     names = list(dict.fromkeys(n for row in matrix for key in ("must_fail", "must_pass", "failed") for n in row[key]))
+    shown = list(enumerate(matrix, start=1))[:MOST_SABOTAGES]
+    left = len(names) > MOST_CHECKS or len(matrix) > MOST_SABOTAGES
+    notes = (
+        [f"the first {MOST_CHECKS} checks and {MOST_SABOTAGES} sabotages; the document has them all"] if left else []
+    )
     rows: list[Row] = [
-        {"check": name, "number": number, "sabotage": row["sabotage"], "mark": (sign := mark(name, row)[0]),
+        {"check": cut(name, 60), "number": number, "sabotage": row["sabotage"], "mark": (sign := mark(name, row)[0]),
          "meaning": MEANINGS[sign]}
-        for name in names
-        for number, row in enumerate(matrix, start=1)
+        for name in names[:MOST_CHECKS]
+        for number, row in shown
     ]  # fmt: skip
-    return Figure(name="matrix", title="Checks x sabotages", unit="number of the sabotage", rows=rows, notes=[])
+    return Figure(name="matrix", title="Checks x sabotages", unit="number of the sabotage", rows=rows, notes=notes)
 
 
 MEANINGS = {

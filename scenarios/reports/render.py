@@ -40,14 +40,25 @@ def check_drawable() -> None:
 
 def svg_of(spec: Spec) -> str:
     """One SVG. Text in it is escaped by Vega's own writer."""
-    svg: str = _converter().vegalite_to_svg(spec, allowed_base_urls=NOWHERE)
+    try:
+        svg: str = _converter().vegalite_to_svg(spec, allowed_base_urls=NOWHERE)
+    except ValueError as error:
+        raise _not_drawn(error) from error
     return svg if svg.endswith("\n") else svg + "\n"
 
 
 def png_of(spec: Spec, scale: float = 1.5) -> bytes:
     """The same as PNG, `scale` pixels to a unit."""
-    png: bytes = _converter().vegalite_to_png(spec, scale=scale, allowed_base_urls=NOWHERE)
+    try:
+        png: bytes = _converter().vegalite_to_png(spec, scale=scale, allowed_base_urls=NOWHERE)
+    except ValueError as error:
+        raise _not_drawn(error) from error
     return png
+
+
+def _not_drawn(error: ValueError) -> InconclusiveError:
+    """What Vega says to numbers that it has no axis for."""
+    return InconclusiveError(f"the picture cannot be drawn ({' '.join(str(error).split())[:200]}); use -o md")
 
 
 def nothing_to_draw(sources: Sequence[str]) -> DescriptionError:
