@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fleet.errors import DescriptionError
+
 PICOSECONDS = 10**12
 MAX_TOKENS = 2**22
 """Tokens of one prompt or answer, at most; more is a slip."""
@@ -63,7 +65,10 @@ def without_hashes(n: int) -> tuple[Any, Any]:
 
 
 def draw(seed: int, arrivals: Arrivals, prompts: Lengths, answers: Lengths) -> Traffic:
-    """Requests of a seed: prompts, then answers, then gaps are drawn, in that order."""
+    """Requests of a seed: prompts, then answers, then gaps are drawn, in that order.
+
+    Raises DescriptionError where they would come for longer than `MAX_TIME`.
+    """
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -75,6 +80,11 @@ def draw(seed: int, arrivals: Arrivals, prompts: Lengths, answers: Lengths) -> T
     else:
         shape = 1.0 if arrivals.kind == "poisson" else arrivals.shape
         times = np.cumsum(rng.gamma(shape, mean / shape, n))
+    if times[-1] > MAX_TIME:
+        told = f"{n:,} requests at {arrivals.rate:g} a second come for {times[-1] / PICOSECONDS / 86400:,.0f} days"
+        raise DescriptionError.at(
+            "arrivals", "rate", f"{told}; a run may last 26: give a higher rate, or fewer requests"
+        )
     hash_at, hashes = without_hashes(n)
     words = f"{n:,} drawn requests (seed {seed}): {arrivals.kind} arrivals, {arrivals.rate:g} a second"
     return Traffic(

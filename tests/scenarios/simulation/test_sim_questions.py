@@ -83,6 +83,14 @@ def test_a_bad_scenario_is_told_in_words(ask: Ask, tmp_path: Path, old: str) -> 
     assert words in answer.err
 
 
+@pytest.mark.parametrize("words", [("two-gpu", "--rate", "0.001"), ("chat", "--rate", "0.000001")])
+def test_requests_that_would_come_for_years_are_told_and_not_wrapped_around(ask: Ask, words: tuple[str, ...]) -> None:
+    """Their picoseconds pass 64 bits: they came in the past."""
+    answer = ask("simulate", *words, "--requests", "100000")
+    assert answer.code == 2
+    assert "a run may last 26" in answer.err
+
+
 def test_blocks_of_the_scenario_are_the_blocks_of_the_cache(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SCENARIO + "kv_extent: blocks:32\n")
     document = ask("simulate", tmp_path / "s.yaml", "--requests", "3", "-o", "json").document
