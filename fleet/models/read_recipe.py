@@ -72,10 +72,11 @@ def _rope(cfg: Config, model: Model, cannot: Cannot, notes: list[str]) -> Rope:
         if value is not None and value != 1:
             told = f"is {shorten(value)}: run are heads that are turned whole"
             cannot.append((cfg.path("partial_rotary_factor"), told))
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    named = (scaling.get("rope_type"), scaling.get("type"))
+    kind = next((word for word in named if word is not None), "default")
     if kind == "default":
         return plain
-    if kind not in _FACTORS:
+    if not isinstance(kind, str) or kind not in _FACTORS:
         cannot.append((cfg.path(field), f"kind {shorten(kind)} is not computed; run are {_ALL_KINDS}"))
         return plain
     numbers = _numbers(cfg, field, scaling, cannot)
