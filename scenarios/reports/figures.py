@@ -13,7 +13,13 @@ from typing import Any
 from fleet.units import format_bytes, parse_seconds, seconds_number
 from scenarios.report_proof import mark
 from scenarios.reports.history_figures import history_figures
-from scenarios.reports.over_time import latency_figures, links_figures, pareto_figures, workers_figures
+from scenarios.reports.over_time import (
+    latency_figures,
+    links_figures,
+    occupancy_figures,
+    pareto_figures,
+    workers_figures,
+)
 from scenarios.reports.shape import Figure, Row, axis_unit, cut, named_alike
 from scenarios.words import mapping, time_words
 
@@ -268,7 +274,7 @@ _MAKERS: dict[str, tuple[Callable[[Document], Figure | None], ...]] = {
     "run": (_of_comparison, run_timeline),
     "comparison": (edges_figure,),
     "proof": (matrix_figure,),
-    "simulation": (latency_figures, links_figures, workers_figures),
+    "simulation": (latency_figures, links_figures, occupancy_figures, workers_figures),
     "records": (latency_figures,),
     "sweep-result": (pareto_figures,),
     "history": (history_figures,),

@@ -84,7 +84,7 @@ def _page(each: Given, page: Page, fleets: Sequence[Any]) -> list[str]:
 
 
 def _also(figure: Figure, part: Section) -> bool:
-    return part.picture == "latency" and figure.name == "ecdf"
+    return (part.picture, figure.name) in (("latency", "ecdf"), ("workers", "occupancy"))
 
 
 def _section(part: Section, figures: Sequence[Figure]) -> list[str]:

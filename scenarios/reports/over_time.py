@@ -92,6 +92,24 @@ def links_figures(document: Document) -> Figure | None:
     return Figure(name="links", title="KV handoffs by link over time", unit=unit, rows=rows, notes=notes)
 
 
+def occupancy_figures(document: Document) -> Figure | None:
+    """The share of its KV blocks that each worker holds, over time: means over the bins of the summary's series."""
+    series = document.get("series") or {}
+    workers = [worker for worker in series.get("workers") or [] if worker.get("kv_share")]
+    if "bin_s" not in series or not workers:
+        return None
+    width = series["bin_s"]
+    rows: list[Row] = [
+        {"edge": cut(f"{worker['phase']} {worker['device']}", 40), "from": at * width, "to": (at + 1) * width,
+         "rate": 100 * share, "told": f"{100 * share:.2f} %"}
+        for worker in workers[:MOST_EDGES]
+        for at, share in enumerate(worker["kv_share"][:MOST_BINS])
+    ]  # fmt: skip
+    left = len(document["workers"]) - min(len(workers), MOST_EDGES)
+    notes = ["means over each bin", *([f"{left} more workers"] if left > 0 else [])]
+    return Figure(name="occupancy", title="KV blocks held over time", unit="% of blocks", rows=rows, notes=notes)
+
+
 def workers_figures(document: Document) -> Figure | None:
     """How much of the time each worker computed, and how much of its KV blocks was taken at most."""
     found = document["workers"]

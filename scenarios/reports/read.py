@@ -28,6 +28,7 @@ _worker = record(
     {"device": text(1 << 16), "phase": text(64), "busy": number(), "steps": integer()}
     | {"kv_blocks": integer(), "kv_blocks_peak": integer(), "preemptions": integer()}
 )
+_held = record({"device": text(1 << 16), "phase": text(64)}, {"kv_share": listing(number(), most=100_000, null=True)})
 SIMULATION = record(
     {
         "name": _name,
@@ -42,7 +43,8 @@ SIMULATION = record(
         "workers": listing(_worker, most=100_000),
         "unfinished": _words,
         "limits": _words,
-    }
+    },
+    {"series": record({}, {"bin_s": number(), "workers": listing(_held, most=100_000)}, null=True)},
 )  # fmt: skip
 _figures = table(number(null=True), most=1000)
 _row = record(

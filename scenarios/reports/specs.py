@@ -100,11 +100,12 @@ def _seen(rows: list[dict[str, Any]], field: str) -> list[str]:
     return list(dict.fromkeys(row[field] for row in rows))
 
 
-def _beside(base: Any, field: str) -> list[Any]:
-    """The words `told` right of a bar's end, with a white edge, so that a rule or grid line does not cross them."""
+def _beside(base: Any, field: str, *, crossed: bool = False) -> list[Any]:
+    """The words `told` right of a bar's end; with a white edge where a rule crosses them."""
     encoded = {"x": altair().X(field), "text": "told:N"}
+    words = base.mark_text(align="left", dx=4, fontSize=10).encode(**encoded)
     halo = base.mark_text(align="left", dx=4, fontSize=10, stroke="white", strokeWidth=6, strokeJoin="round")
-    return [halo.encode(**encoded), base.mark_text(align="left", dx=4, fontSize=10).encode(**encoded)]
+    return [halo.encode(**encoded), words] if crossed else [words]
 
 
 def _edges(figure: Figure) -> Any:
@@ -156,7 +157,7 @@ def _waterfall(figure: Figure, device: str, lines: list[str]) -> Any:
     told = [mark["told"] + (", beyond the axis" if mark["beyond"] else "") for mark in bounds]
     told += [row["slack"] for row in rows if row["line"] == "total"]
     title = alt.TitleParams(text=device, subtitle=told, fontSize=12, offset=6)
-    chart = alt.layer(bars, *drawn, *_beside(base, "to:Q")).resolve_scale(color="independent")
+    chart = alt.layer(bars, *drawn, *_beside(base, "to:Q", crossed=True)).resolve_scale(color="independent")
     return chart.properties(title=title, width=WIDTH, height=20 * len(_seen(rows, "line")))
 
 
@@ -337,5 +338,6 @@ def _matrix(figure: Figure) -> Any:
 
 _CHARTS: dict[str, Callable[[Figure], Any]] = {
     "edges": _edges, "memory": _memory, "timeline": _timeline, "latency": _latency, "ecdf": _ecdf, "links": _links,
+    "occupancy": _links,
     "workers": _workers, "pareto": _pareto, "matrix": _matrix, "history": _history,
 }  # fmt: skip

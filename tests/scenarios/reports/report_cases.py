@@ -65,6 +65,7 @@ def simulation() -> Document:
         "edges": [{"src": "gpu:0", "dst": "gpu:1", "kind": "p2p", "bytes": 3_000_000_000, "copies": 40,
                    "utilisation": 0.1, "bytes_per_s_over_time": [1_000_000_000, 2_000_000_000]}],
         "workers": [worker, worker | {"device": "gpu:1", "phase": "decode", "kv_blocks": 0, "kv_blocks_peak": 0}],
+        "series": {"bin_s": 1.0, "workers": [{"device": "gpu:0", "phase": "prefill", "kv_share": [0.25, 0.5]}]},
         "unfinished": ["1 request refused"], "limits": ["not simulated: much"],
     }  # fmt: skip
 

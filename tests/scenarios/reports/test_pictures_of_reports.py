@@ -142,6 +142,11 @@ def test_latencies_links_and_workers_of_a_simulation() -> None:
     assert [mark["ms"] for mark in figure("simulation", document, "latency").marks] == [30]
     links = list(rows_in(spec_of(figure("simulation", document, "links"))))
     assert [(row["from"], row["to"], row["rate"]) for row in links] == [(0, 1, 1), (1, 2, 2)]
+    held = list(rows_in(spec_of(figure("simulation", document, "occupancy"))))
+    assert [(row["edge"], row["from"], row["rate"]) for row in held] == [
+        ("prefill gpu:0", 0, 25),
+        ("prefill gpu:0", 1, 50),
+    ]
     shares = {(row["worker"], row["what"]): row["percent"] for row in figure("simulation", document, "workers").rows}
     assert shares == {("prefill gpu:0", "busy"): 50, ("prefill gpu:0", "KV blocks at most"): 25,
                       ("decode gpu:1", "busy"): 50}  # fmt: skip
