@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-__all__ = ["Interval", "Observation", "Reading", "printed"]
+__all__ = ["Interval", "Observation", "Reading", "counted", "printed", "summed"]
 
 MIB = 1 << 20
+_NUMBER = re.compile(r"[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,2})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,18 @@ class Interval:
         return (low, high) if low <= high else None
 
 
+def counted(text: str, unit: int | Fraction = 1) -> Interval:
+    """A number that a program wrote out in full (repr of a float, an integer), in `unit`s: exact as that float.
+
+    Sums of whole numbers are exact below 2^53; from there on half a last place either way. Raises ValueError.
+    """
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"no plain number: {text[:40]!r}")
+    value = Fraction(int(text)) if text.isdigit() else Fraction(float(text))
+    slack = value / 2**53 if value >= 2**53 and not text.isdigit() else Fraction(0)
+    return Interval((value - slack) * unit, (value + slack) * unit)
+
+
 def printed(text: str, unit: int | Fraction = 1) -> Interval:
     """What a decimal text of at most 40 digits may stand for, in `unit`s: half a unit of its last place either way.
 
@@ -57,6 +72,16 @@ def printed(text: str, unit: int | Fraction = 1) -> Interval:
     value = Fraction(text)
     half = Fraction(1, 2 * 10 ** len(text.partition(".")[2]))
     return Interval(max(value - half, Fraction(0)) * unit, (value + half) * unit)
+
+
+def summed(parts: Iterable[Interval | None]) -> Interval | None:
+    """The sum; None where a part is unknown, or where there is none."""
+    total: Interval | None = None
+    for part in parts:
+        if part is None:
+            return None
+        total = part if total is None else total + part
+    return total
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +109,12 @@ class Observation:
     descriptors: Interval | None = None
     seconds: Interval | None = None
     """Summed time of transfers; overlapping transfers count each."""
+    model: str | None = None
+    """The model's name, where the source says it."""
+    rates: Interval | None = None
+    """Bytes per second of the slowest and the fastest transfer, where the source prints rates; never a way to bytes."""
+    requests_unknown: bool = False
+    """The source counts other things than transfers of a request (Mooncake's tasks), or none."""
     failed: int | None = None
     lines: tuple[int, ...] = ()
     """The first lines (from 1) that it was read from."""

@@ -1,0 +1,191 @@
+"""vLLM's log: what its NIXL connector says of transfers, and what the engine says of its memory at start.
+
+`KV Transfer metrics:` pools all ranks of an engine over one interval of logging: the number of transfers is that of
+ranks, averages are of one rank's transfer, `MB` is 2^20 (vllm-project/vllm#41230). Sizes and times are rounded to 3
+places whatever is printed of them, descriptors to 1. Its throughput is no wall clock (vllm-project/vllm#48224): it is
+not read. Lines are recorded where blocks are read, on decode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from fleet.errors import DescriptionError, Fault
+from scenarios.observations.lines import Line
+from scenarios.observations.observation import MIB, Interval, Observation, Reading, printed, summed
+
+NAME = "vLLM log"
+ENGINE = "vllm-nixl"
+_HEAD = "KV Transfer metrics:"
+_FIELDS = {
+    "transfers": re.compile(r"Num successful transfers=([^,\s]{1,64})"),
+    "size": re.compile(r"Avg MB per transfer=([^,\s]{1,64})"),
+    "time": re.compile(r"Avg xfer time \(ms\)=([^,\s]{1,64})"),
+    "descriptors": re.compile(r"Avg number of descriptors=([^,\s]{1,64})"),
+}
+_FAILED = re.compile(r"Num failed transfers=([^,\s]{1,64})")
+_PLACES = {"size": 3, "time": 3, "descriptors": 1}
+_UNITS = {"size": Fraction(MIB), "time": Fraction(1, 1000), "descriptors": Fraction(1)}
+_SIZING = {
+    "available_bytes": (re.compile(r"Available KV cache memory: ([0-9.]{1,40}) GiB"), 1 << 30),
+    "pool_tokens": (re.compile(r"GPU KV cache size: ([0-9,]{1,40}) tokens"), 1),
+    "request_tokens": (re.compile(r"Maximum concurrency for ([0-9,]{1,40}) tokens per request"), 1),
+    "max_concurrency": (re.compile(r"Maximum concurrency for [0-9,]{1,40} tokens per request: ([0-9.]{1,40})x"), 1),
+    "block_tokens": (re.compile(r"Setting attention block size to ([0-9]{1,40}) tokens"), 1),
+    "weights_bytes": (re.compile(r"[Mm]odel loading took ([0-9.]{1,40}) Gi?B"), 1 << 30),
+}
+_VERSION = re.compile(r"(?:LLM engine \(v|vLLM (?:API server )?version )([0-9][0-9A-Za-z.+]{0,40})")
+_RANK = re.compile(r"\(([A-Za-z][A-Za-z0-9_]{0,40})(?: pid=[0-9]{1,10})?\)")
+_CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_PIECES = ("Avg post time (ms)=", "P90 post time (ms)=", "P90 xfer time (ms)=", "Throughput (MB/s)=")
+MARKS = (
+    *_PIECES,
+    _HEAD, "Avg xfer time (ms)=", "Avg MB per transfer=", "Avg number of descriptors=", "Num failed transfers=",
+    "Available KV cache memory:", "GPU KV cache size:", "Maximum concurrency for",
+    "Setting attention block size to", "odel loading took", "LLM engine (v", "vLLM API server version", "vLLM version ",
+)  # fmt: skip
+
+
+def knows(text: str) -> bool:
+    """Whether the line has a transfer, a piece of a wrapped one, or a figure of memory."""
+    if _HEAD in text or _VERSION.search(text) or _is_piece(text):
+        return True
+    return any(found.search(text) for found, _ in _SIZING.values())
+
+
+def _is_piece(text: str) -> bool:
+    return any(piece in text for piece in _PIECES) or any(found.search(text) for found in (*_FIELDS.values(), _FAILED))
+
+
+@dataclass(slots=True)
+class _Total:
+    """The sums of one rank's lines."""
+
+    parts: list[tuple[Interval | None, ...]] = field(default_factory=list)
+    failed: int | None = None
+    lines: list[int] = field(default_factory=list)
+
+
+def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
+    """Sums by process, each line once; `sizing` where a figure is printed with one value only."""
+    faults: list[Fault] = []
+    warnings: list[str] = []
+    totals: dict[str | None, _Total] = {}
+    for number, text in _transfers(lines, warnings):
+        rank = _RANK.search(text.partition(_HEAD)[0])
+        _add(totals.setdefault(rank[1] if rank else None, _Total()), number, text, source, faults)
+    if faults:
+        raise DescriptionError(faults)
+    sizing = _sizing(lines, warnings)
+    version = version or _version(lines, warnings)
+    return Reading(
+        format=NAME,
+        engine=ENGINE,
+        observations=tuple(_observation(source, version, rank, total) for rank, total in totals.items()),
+        blind=("transfers of another connector than NIXL's", "transfers before the log begins or after it ends"),
+        sizing=sizing,
+        warnings=tuple(warnings),
+    )
+
+
+def _version(lines: Sequence[Line], warnings: list[str]) -> str | None:
+    """The version that the log prints, where it prints one."""
+    told = {found[1].rstrip("."): line.number for line in lines if (found := _VERSION.search(line.text))}
+    if len(told) > 1:
+        warnings.append("several versions in one log: " + ", ".join(f"{name} (line {n})" for name, n in told.items()))
+    return next(iter(told)) if len(told) == 1 else None
+
+
+def _transfers(lines: Sequence[Line], warnings: list[str]) -> list[tuple[int, str]]:
+    """Each transfer line with the pieces of it that were wrapped onto the lines below, copies of one left out."""
+    found: list[tuple[int, str]] = []
+    last = 0
+    for line in lines:
+        if _HEAD in line.text:
+            found.append((line.number, line.text))
+        elif found and line.number == last + 1 and _is_piece(line.text):
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.text.strip()}")
+        else:
+            continue
+        last = line.number
+    seen: set[str] = set()
+    once = []
+    for number, text in found:
+        if _CLOCK.search(text) and text in seen:
+            warnings.append(f"line {number} repeats an earlier one, time of day included: counted once")
+            continue
+        seen.add(text)
+        once.append((number, text))
+    return once
+
+
+def _add(total: _Total, number: int, text: str, source: str, faults: list[Fault]) -> None:
+    told = {name: pattern.search(text) for name, pattern in _FIELDS.items()}
+    missing = [name for name in ("transfers", "size") if told[name] is None]
+    if missing:
+        what = " and ".join(_FIELDS[name].pattern.partition("=")[0] for name in missing)
+        message = f"the line is cut: no {what}; its bytes are unknown: take the line out, or give all of it"
+        faults.append(Fault(source=source, field="", message=message, line=number, column=1))
+        return
+    try:
+        count = _count(told["transfers"])
+        size, time, pieces = (_times(told[name], name, count) for name in ("size", "time", "descriptors"))
+        failed = _FAILED.search(text)
+        if failed is not None:
+            total.failed = (total.failed or 0) + _count(failed)
+    except ValueError as error:
+        faults.append(Fault(source=source, field="", message=str(error), line=number, column=1))
+        return
+    total.parts.append((Interval.exact(count), size, time, pieces))
+    total.lines.append(number)
+
+
+def _count(found: re.Match[str] | None) -> int:
+    text = found[1] if found else ""
+    whole = text.removesuffix(".0")
+    if not whole.isascii() or not whole.isdigit() or len(whole) > 12:
+        raise ValueError(f"{text[:40]!r} is no number of transfers")
+    return int(whole)
+
+
+def _times(found: re.Match[str] | None, name: str, count: int) -> Interval | None:
+    """An average times the number of transfers, in bytes, seconds or descriptors; None where it is not printed."""
+    if found is None:
+        return None
+    text = found[1].rstrip(".")
+    places = len(text.partition(".")[2])
+    whole = text + ("." if "." not in text else "") + "0" * max(0, _PLACES[name] - places)
+    return printed(whole, _UNITS[name]).times(count)
+
+
+def _observation(source: str, version: str | None, rank: str | None, total: _Total) -> Observation:
+    transfers, size, time, pieces = (summed(column) for column in zip(*total.parts, strict=True))
+    return Observation(
+        source=source, engine=ENGINE, version=version, side="decode", rank=rank, transfers=transfers, bytes=size,
+        descriptors=pieces, seconds=time, failed=total.failed, lines=tuple(total.lines[:20]),
+    )  # fmt: skip
+
+
+def _sizing(lines: Sequence[Line], warnings: list[str]) -> dict[str, Interval]:
+    """What was printed with one value. Ranks, or two servers in one log, that print several leave it unknown."""
+    values: dict[str, dict[str, list[int]]] = {}
+    for line in lines:
+        for name, (pattern, _) in _SIZING.items():
+            found = pattern.search(line.text)
+            if found is not None:
+                values.setdefault(name, {}).setdefault(found[1].replace(",", "").rstrip("."), []).append(line.number)
+    sizing = {}
+    for name, told in values.items():
+        where = ", ".join(f"{text} (line {numbers[0]})" for text, numbers in list(told.items())[:5])
+        if len(told) > 1:
+            warnings.append(f"{name} is printed with several values, {where}: which one counts is not said")
+            continue
+        text, unit = next(iter(told)), _SIZING[name][1]
+        try:
+            sizing[name] = printed(text, unit) if "." in text or unit > 1 else Interval.exact(int(text))
+        except ValueError:
+            warnings.append(f"{name}: {where} is no number")
+    return sizing
