@@ -30,6 +30,14 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 }
 """NumPy has no bf16: its two bytes are held as they are."""
 
+
+def type_of(array: npt.NDArray[Any]) -> DType:
+    """The name of an array's type. KeyError for one that no buffer has."""
+    found: DType = _NAMES[array.dtype]
+    return found
+
+
+_NAMES: dict[np.dtype[Any], Any] = {value: key for key, value in NUMPY_DTYPES.items()}
 _POISON_BASE = 0x7FA00000  # a signalling NaN of f32 whatever the low 20 bits are
 _POISON_MASK = 0x000FFFFF
 _PROT_NONE = 0  # the mmap module does not name it

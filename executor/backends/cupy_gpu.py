@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from executor import device as abi
-from executor.arena import Arena
+from executor.arena import Arena, type_of
 from executor.cuda import cupy_driver
 from executor.cuda.arena import CudaArena
 from executor.cuda.driver import Driver, DriverError, faults, selected, worded
@@ -276,7 +276,7 @@ class Backend(abi.Backend):
                         f"{op} on {device.id}: the driver says {buffer.name} is on device {owner}"
                     )
             lane.dispatched()
-            handle.kernels.run(op, [Operand(buffer.address, buffer.shape) for buffer in arrays], scalars)
+            handle.kernels.run(op, [Operand(b.address, b.shape, b.dtype) for b in arrays], scalars)
 
     def _sync(self, device: DeviceSpec) -> None:
         lane = self._lanes.get(device.id)
@@ -294,14 +294,14 @@ class Backend(abi.Backend):
             operands = []
             for place in places:
                 if isinstance(place, Buffer) and self.where(place.address) == device:
-                    operands.append(Operand(place.address, place.shape))
+                    operands.append(Operand(place.address, place.shape, place.dtype))
                     continue
                 words = place.wire() if isinstance(place, Buffer) else place
                 held = np.ascontiguousarray(words)
                 at = self._driver.malloc(held.nbytes)
                 temporary.append((at, place, held))
                 self._driver.copy("h2d", at, held.ctypes.data, held.nbytes, lane.stream)
-                operands.append(Operand(at, place.shape))
+                operands.append(Operand(at, place.shape, place.dtype if isinstance(place, Buffer) else type_of(place)))
             kernels.run(op, operands, scalars)
             for at, _, held in temporary:
                 self._driver.copy("d2h", held.ctypes.data, at, held.nbytes, lane.stream)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor.cuda.driver import Driver
+from executor.cuda.parameters_stored import STORED
+from executor.cuda.stored import StoredKernels
 
 __all__ = ["LARGEST_HEAD", "LONG_ROW", "NARROWED", "PARAMETERS", "Kernels", "Operand", "parameters_of", "signed_word"]
 
@@ -71,6 +73,8 @@ _LIBRARY_FROM = 1 << 26
 def parameters_of(kernel: str) -> str:
     """The kinds of a kernel's parameters, also of one for a narrow type."""
     plain, _, dtype = kernel.rpartition("_")
+    if kernel.startswith("stored_"):
+        return STORED[plain]
     return NARROWED[plain] if dtype in ("bf16", "fp16") else PARAMETERS[kernel]
 
 
@@ -81,10 +85,11 @@ def signed_word(word: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array of a call: where it lies and its shape."""
+    """An array of a call: where it lies, its shape and type."""
 
     address: int
     shape: Shape
+    dtype: str = "fp32"
 
 
 class Kernels:
@@ -99,6 +104,7 @@ class Kernels:
     ) -> None:
         self.driver, self.module, self.stream, self.fault, self.blas = driver, module, stream, fault, blas
         self.dtype = dtype
+        self.stored = StoredKernels(self)
         self.split_below, self.early = SPLIT_BELOW, False
 
     @property
@@ -117,15 +123,22 @@ class Kernels:
 
     def units(self, name: str, count: int, args: Sequence[int]) -> None:
         """A kernel over `count` pairs of rows: a warp each, or a block each where that fills the card better."""
+        blocks, split = self.shared_out(count)
+        self.launch(name, (blocks, 1), 32 * _WARPS, [*args, split])
+
+    def shared_out(self, count: int) -> tuple[int, int]:
+        """(blocks of four warps, whether a block shares each pair's columns) for `count` pairs of rows."""
         split = count < self.split_below
-        blocks = count if split else -(-count // _WARPS)
-        self.launch(name, (blocks, 1), 32 * _WARPS, [*args, int(split)])
+        return count if split else -(-count // _WARPS), int(split)
 
     def run(self, op: str, arrays: Sequence[Operand], scalars: Sequence[int]) -> None:
         """An operation of `executor.ops`: the output first, scalars in the order of its table.
 
         Raises NotImplementedError for a head larger than LARGEST_HEAD: so a hook declines, and the device words it.
         """
+        if self.stored.takes(op, arrays):
+            self.stored.run(op, arrays, scalars)
+            return
         getattr(self, f"_{op}")([array.address for array in arrays], [array.shape for array in arrays], scalars)
 
     def _embed(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
@@ -165,14 +178,18 @@ class Kernels:
     def attend(self, at: Sequence[int], pos: int, pos0: int, rows: int, heads: tuple[int, int, int]) -> None:
         """Attention of `rows` tokens from position `pos0` on, or from the one at address `pos`."""
         head_dim = heads[2]
-        if head_dim > LARGEST_HEAD:
-            # A hook declines so; the device words it as a fault of the run, and no other device does the work.
-            raise NotImplementedError(f"heads of {head_dim}; the kernel holds up to {LARGEST_HEAD}")
+        warps, shared = self.attention_room(head_dim)
         if rows >= _TILE_ROWS and head_dim <= _TILE_HEAD and not pos:
             self.launch("attention_tile", (heads[0], -(-rows // _TILE_ROWS)), 256, [*at, rows, pos0, *heads])
             return
-        shared = 4 * _ATTENTION_WARPS * (2 + head_dim)
-        self.launch("attention", (heads[0], rows), 32 * _ATTENTION_WARPS, [*at, pos, pos0, *heads], shared)
+        self.launch("attention", (heads[0], rows), 32 * warps, [*at, pos, pos0, *heads], shared)
+
+    def attention_room(self, head_dim: int) -> tuple[int, int]:
+        """(warps, bytes of shared memory) of a block of attention."""
+        if head_dim > LARGEST_HEAD:
+            # A hook declines so; the device words it as a fault of the run, and no other device does the work.
+            raise NotImplementedError(f"heads of {head_dim}; the kernel holds up to {LARGEST_HEAD}")
+        return _ATTENTION_WARPS, 4 * _ATTENTION_WARPS * (2 + head_dim)
 
     def _add(self, at: Sequence[int], shapes: Sequence[Shape], scalars: Sequence[int]) -> None:
         self._elementwise("add", at, shapes[0])

@@ -15,7 +15,7 @@ from executor.cuda.source_attention import TILE
 from executor.cuda.source_digest import DIGEST
 from executor.cuda.source_narrow import narrow_source
 
-__all__ = ["names_of", "source_of"]
+__all__ = ["common_source", "names_of", "source_of", "steps_source"]
 
 _COMMON = r"""
 #define FULL 0xffffffffu
@@ -392,9 +392,19 @@ extern "C" __global__ void decode_logits(float* logits, const float* x, const fl
 """
 
 
+def common_source() -> str:
+    """What every kernel's text begins with."""
+    return _COMMON.replace("@LONG_ROW@", str(LONG_ROW))
+
+
+def steps_source() -> str:
+    """The operations one by one, f32."""
+    return _STEPS
+
+
 def source_of(dtype: str) -> str:
     """Everything that a device needs whose weights are read as `dtype`: fp32, bf16 or fp16."""
-    plain = _COMMON.replace("@LONG_ROW@", str(LONG_ROW)) + _STEPS + _DECODE + TILE + DIGEST
+    plain = common_source() + _STEPS + _DECODE + TILE + DIGEST
     return plain if dtype == "fp32" else plain + narrow_source(dtype, _DECODE)
 
 

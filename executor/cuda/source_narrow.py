@@ -6,7 +6,7 @@ an f32 (rounded to nearest even), fp16 is converted by the processor's own instr
 
 from __future__ import annotations
 
-__all__ = ["narrow_source"]
+__all__ = ["narrow_prelude", "narrow_source"]
 
 _WIDEN = {
     "bf16": r"""
@@ -130,6 +130,11 @@ extern "C" __global__ void narrow_in_place_@T@(void* at, unsigned long long* los
 """
 
 
+def narrow_prelude(dtype: str) -> str:
+    """A narrow type, how it is widened and rounded to, and two rows of it against one of f32."""
+    return "struct narrow16 { unsigned short bits; };\n" + _WIDEN[dtype] + _ROWS
+
+
 def narrow_source(dtype: str, decode: str) -> str:
     """The kernels of one narrow type; `decode` is the text of the f32 decode kernels, whose weights become narrow."""
     text = decode
@@ -138,5 +143,4 @@ def narrow_source(dtype: str, decode: str) -> str:
     text = text.replace("const float* w = wq;", "const narrow16* w = wq;")
     for kernel in ("decode_qkv", "decode_add", "decode_ffn", "decode_logits"):
         text = text.replace(f"void {kernel}(", f"void {kernel}_{dtype}(")
-    narrow = "struct narrow16 { unsigned short bits; };\n" + _WIDEN[dtype] + _ROWS
-    return narrow + _STEPS.replace("@T@", dtype) + text
+    return narrow_prelude(dtype) + _STEPS.replace("@T@", dtype) + text

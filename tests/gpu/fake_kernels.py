@@ -10,6 +10,7 @@ import numpy as np
 
 from executor import kernels as cpu
 from executor.observers.digest import tree_digest
+from tests.gpu.fake_stored import stored_kernels
 
 WARPS = 4
 
@@ -254,4 +255,4 @@ KERNELS: dict[str, Callable[..., None]] = {
         count_other,
         attention_tile,
     )
-} | _of_type("bf16") | _of_type("fp16")  # fmt: skip
+} | _of_type("bf16") | _of_type("fp16") | stored_kernels(f32, i32, _u16)  # fmt: skip
