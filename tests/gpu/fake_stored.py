@@ -41,11 +41,9 @@ def _of_type(dtype: str, f32: Memory, i32: Memory, u16: Memory) -> dict[str, Cal
         tables = [f32(table, pos0 + grid[1], head_dim // 2) for table in (cos, sin)]
         STORED["rope_half"](f32(q, grid[1], dim), f32(k, grid[1], kv_dim), *tables, pos0, head_dim)
 
-    def column(
-        grid: Any, cos: int, sin: int, positions: int, half: int, number: int, frequency: int, scale: int
-    ) -> None:
+    def column(grid: Any, cos: int, sin: int, positions: int, half: int, *scalars: int) -> None:
         assert grid[0] * 256 >= positions
-        STORED["rope_column"](f32(cos, positions, half), f32(sin, positions, half), number, frequency, scale)
+        STORED["rope_column"](f32(cos, positions, half), f32(sin, positions, half), *scalars)
 
     def embed(grid: Any, x: int, table: int, tokens: int, fault: int, vocab: int, dim: int) -> None:
         ids = i32(tokens, grid[0])

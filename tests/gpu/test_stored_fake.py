@@ -87,10 +87,8 @@ def test_an_id_outside_the_vocabulary_is_found_by_the_kernel(cuda: type[Backend]
     from executor.events import Label
     from fleet.errors import BackendError
 
-    spec, label = (
-        DeviceSpec(id="gpu:0", topology_id=500, kind="gpu", index=0, fence_bytes=1 << 16),
-        Label("stage", 0, "w"),
-    )
+    spec = DeviceSpec(id="gpu:0", topology_id=500, kind="gpu", index=0, fence_bytes=1 << 16)
+    label = Label("stage", 0, "w")
     with cuda([spec]) as made:
         arrays = [np.zeros((1, 4), np.float32), np.zeros((3, 4), np.uint16), np.array([3], np.int32)]
         x, table, ids = (made.alloc_and_transfer("gpu:0", str(n), a, label) for n, a in enumerate(arrays))
