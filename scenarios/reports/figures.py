@@ -7,6 +7,7 @@ is unknown has no bar and says so in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +26,7 @@ from scenarios.words import mapping, time_words
 
 Document = dict[str, Any]
 MOST_DEVICES = 12
+MOST_PLANS = 8
 MOST_EDGES = 24
 MOST_SPANS = 2000
 MOST_CHECKS, MOST_SABOTAGES = 80, 60
@@ -35,8 +37,17 @@ __all__ = ["Figure", "figures_of"]
 
 def figures_of(kind: str, document: Document) -> list[Figure]:
     """The pictures of a document of `scenarios.reports.read`, in its page's order. What holds no number has none."""
-    found = [make(document) for make in _MAKERS.get(kind, ())]
+    if kind == "admissions":
+        found = [_named(memory_figure(plan), plan) for plan in document["plans"][:MOST_PLANS]]
+    else:
+        found = [make(document) for make in _MAKERS.get(kind, ())]
     return [figure for figure in found if figure is not None and figure.rows]
+
+
+def _named(figure: Figure | None, plan: Document) -> Figure | None:
+    """The figure of one of several plans, with the name of its fleet."""
+    name = mapping(mapping(plan.get("inputs")).get("fleet")).get("name")
+    return None if figure is None else replace(figure, title=cut(f"{figure.title}: {name}", 60))
 
 
 def memory_figure(plan: Document) -> Figure | None:
@@ -122,18 +133,20 @@ def edges_figure(document: Document) -> Figure | None:
         legs = [(row | leg, {"predicted": leg["bytes"]}, "") for row in document.get("waybill") or []
                 for leg in row.get("legs") or [row]]  # fmt: skip
     sums: dict[str, dict[str, list[int | None]]] = {}
-    for leg, figures, _ in legs:
+    verdicts: dict[str, set[str]] = {}
+    for leg, figures, verdict in legs:
         kv = "KV " if leg["phase"] == "handoff" else ""
-        ends = sums.setdefault(f"{kv}{leg['phase']} {leg['src']} -> {leg['dst']} ({leg['kind']})", {})
+        name = f"{kv}{leg['phase']} {leg['src']} -> {leg['dst']} ({leg['kind']})"
+        verdicts.setdefault(name, set()).add(verdict)
         for who, nbytes in figures.items():
-            ends.setdefault(who, []).append(nbytes)
+            sums.setdefault(name, {}).setdefault(who, []).append(nbytes)
     if document.get("compared") in (["plan", "plan"], ["run", "run"]):
         for figures_by in sums.values():
             figures_by.pop("counted", None)
     order = sorted(sums, key=lambda edge: (not edge.startswith("KV "), -(_total(sums[edge].get("predicted", [])) or 0)))
     rows = [
         {"edge": cut(edge, 60), "who": who, "bytes": (total := _total(found)), "value": total or None,
-         "told": _edge_words(who, found, total)}
+         "told": _edge_words(who, found, total, verdicts[edge])}
         for edge in order[:MOST_EDGES]
         for who, found in sums[edge].items()
     ]  # fmt: skip
@@ -146,9 +159,12 @@ def _total(found: list[int | None]) -> int | None:
     return None if None in found else sum(nbytes or 0 for nbytes in found)
 
 
-def _edge_words(who: str, found: list[int | None], total: int | None) -> str:
+def _edge_words(who: str, found: list[int | None], total: int | None, verdicts: set[str]) -> str:
+    """Bytes; `missing` of what was planned and never moved; `unwitnessed` of what moved and nobody saw."""
     if total is not None:
         return format_bytes(total)
+    if who == "observed" and verdicts == {"missing"}:
+        return "missing"
     seen = sum(nbytes is not None for nbytes in found)
     return (
         "unknown" if who == "predicted" else "unwitnessed" if not seen else f"unwitnessed in {len(found) - seen} rows"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from fleet.errors import DescriptionError
@@ -186,7 +187,12 @@ def _check_cases(document: Document, sink: Sink) -> None:
 
 def records_of(lines: Iterable[str]) -> Document:
     """The records of a simulation that was made here, as `read_report_document` gives those of a file."""
-    return {"schema": RECORDS, "records": [json.loads(line) for line in lines]}
+    found = list(islice(lines, MOST_RECORDS + 1))
+    if len(found) > MOST_RECORDS:
+        raise DescriptionError.at(
+            "simulate", "", f"more than {MOST_RECORDS:,} requests; a trace of so many is not made"
+        )
+    return {"schema": RECORDS, "records": [json.loads(line) for line in found]}
 
 
 def _records(data: bytes, source: str) -> list[Document]:

@@ -176,7 +176,7 @@ def _timeline(figure: Figure) -> Any:
     ticks = base.mark_tick(thickness=2, height={"band": 0.6}, opacity=1).encode(
         x="from:Q", color=_colored("phase", phases)
     )
-    return alt.layer(ticks, bars).properties(title=_title(figure), width=WIDTH, height=26 * len(lanes))
+    return alt.layer(bars, ticks).properties(title=_title(figure), width=WIDTH, height=26 * len(lanes))
 
 
 def _latency(figure: Figure) -> Any:

@@ -106,6 +106,16 @@ def test_what_no_witness_saw_has_no_bar_and_says_so() -> None:
     assert {row["told"] for row in found if row["who"] == "observed"} == {"unwitnessed"}
 
 
+def test_a_handoff_that_was_left_out_is_missing_and_not_unwitnessed() -> None:
+    document = run()["comparison"]
+    rows = [
+        row | ({"counted_bytes": 0, "observed_bytes": None, "verdict": "missing"} if row["phase"] == "handoff" else {})
+        for row in document["rows"]
+    ]
+    found = [row for row in figure("comparison", document | {"rows": rows}, "edges").rows if "handoff" in row["edge"]]
+    assert [(row["who"], row["told"]) for row in found[1:]] == [("counted", "0 B"), ("observed", "missing")]
+
+
 def test_the_observed_timeline_is_the_spans_in_picoseconds() -> None:
     rows = list(rows_in(spec_of(figure("run", run(), "timeline"))))
     spans = run()["spans"]

@@ -72,7 +72,10 @@ def test_a_png_needs_a_file(files: Path, ask: Ask) -> None:
 
 
 def test_what_has_no_picture_or_no_timeline_is_wrong_use(files: Path, ask: Ask) -> None:
-    assert ask("report", files / "admissions.json", "-o", "svg").code == 2
+    never = plan() | {"memory": [], "waybill": [], "time": {}}
+    with pytest.raises(DescriptionError, match="holds no number"):
+        report_text("svg", [Given(kind="plan", document=never, source="it")])
+    assert ask("report", files / "admissions.json", "-o", "svg").code == 0
     assert ask("report", files / "proof.json", "-o", "chrome-trace").code == 2
     assert ask("compare", files / "plan.json", files / "plan.json", "-o", "chrome-trace").code == 2
     assert ask("report", files / "plan.json", files / "records.jsonl", "-o", "chrome-trace").code == 0

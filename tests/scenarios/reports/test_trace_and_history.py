@@ -86,7 +86,7 @@ def test_no_requests_cross_in_a_slot_and_no_more_slots_are_used_than_overlap(spa
 
 
 def test_a_document_without_times_makes_no_trace() -> None:
-    with pytest.raises(DescriptionError, match="proof has no timeline"):
+    with pytest.raises(DescriptionError, match="no timeline"):
         trace_text([("proof", proof(), "proof.json")])
 
 
