@@ -104,6 +104,8 @@ class Observation:
     """h2d, d2h, p2p, d2d where the source tells kinds."""
     src: str | None = None
     dst: str | None = None
+    direction: str | None = None
+    """read or write, where the source tells them apart."""
     transfers: Interval | None = None
     bytes: Interval | None = None
     descriptors: Interval | None = None

@@ -1,9 +1,10 @@
 """Finds the format of a file by its content and hands the lines that the format knows to its reader.
 
 A text reader is a module of `TEXT` with `NAME`, `ENGINE`, `MARKS` (substrings, one of which stands in every line that
-it knows), `knows(text) -> bool` and `read(lines, source, version) -> Reading`. A reader of whole files, text or binary,
-is a module of `BINARY` with `NAME`, `matches(head: bytes) -> bool` and `read(path, source, version) -> Reading`.
-Readers raise DescriptionError with every fault. A folder is TensorRT-LLM's, of which each file is a rank's.
+it knows), `knows(text) -> bool`, perhaps `is_piece(text) -> bool` (kept too, but no sign of the format), and
+`read(lines, source, version) -> Reading`. A reader of whole files, text or binary, is a module of `BINARY` with `NAME`,
+`matches(head: bytes) -> bool` and `read(path, source, version) -> Reading`. Readers raise DescriptionError with every
+fault. A folder is TensorRT-LLM's, of which each file is a rank's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scenarios.observations.observation import Reading
 
 BINARY: tuple[str, ...] = ("trtllm_csv",)
 """Readers of whole files, asked first, by the first bytes."""
-TEXT: tuple[str, ...] = ("vllm_log",)
+TEXT: tuple[str, ...] = ("vllm_log", "vllm_metrics", "sglang_metrics", "nixl", "mooncake_log")
 HEAD = 4096
 MOST_KEPT = 64 << 20
 """Characters of known lines that are kept: a log of gigabytes holds far fewer lines that matter."""
@@ -91,24 +92,31 @@ def read_lines(lines: Iterable[Line], source: str, version: str | None = None) -
     """The same of lines that were read already."""
     readers = _text_readers()
     kept: dict[str, list[Line]] = {reader.NAME: [] for reader in readers}
+    sure = dict.fromkeys(kept, False)
     marked = [(mark, reader) for reader in readers for mark in reader.MARKS]
     size = 0
     for line in lines:
         text = line.text
         for reader in {id(reader): reader for mark, reader in marked if mark in text}.values():
-            if reader.knows(text):
+            known = reader.knows(text)
+            if known or getattr(reader, "is_piece", _never)(text):
                 kept[reader.NAME].append(line)
+                sure[reader.NAME] = sure[reader.NAME] or known
                 size += len(text)
                 if size > MOST_KEPT:
                     message = f"more than {MOST_KEPT >> 20} MiB of lines about transfers; cut it to one run"
                     raise DescriptionError.at(source, "", message, line.number, 1)
-    found = [reader for reader in readers if kept[reader.NAME]]
+    found = [reader for reader in readers if sure[reader.NAME]]
     if not found:
         names = ", ".join(format_names())
         raise DescriptionError.at(source, "", f"no line of a format that is known: {names}")
     if len(found) > 1:
         raise DescriptionError([_mixed(reader, kept[reader.NAME], source) for reader in found])
     return found[0].read(kept[found[0].NAME], source, version)
+
+
+def _never(text: str) -> bool:
+    return False
 
 
 def _mixed(reader: TextReader, lines: Sequence[Line], source: str) -> Fault:

@@ -51,12 +51,13 @@ MARKS = (
 
 def knows(text: str) -> bool:
     """Whether the line has a transfer, a piece of a wrapped one, or a figure of memory."""
-    if _HEAD in text or _VERSION.search(text) or _is_piece(text):
+    if _HEAD in text or _VERSION.search(text):
         return True
     return any(found.search(text) for found, _ in _SIZING.values())
 
 
-def _is_piece(text: str) -> bool:
+def is_piece(text: str) -> bool:
+    """A part of a transfer line that was wrapped onto several."""
     return any(piece in text for piece in _PIECES) or any(found.search(text) for found in (*_FIELDS.values(), _FAILED))
 
 
@@ -106,7 +107,7 @@ def _transfers(lines: Sequence[Line], warnings: list[str]) -> list[tuple[int, st
     for line in lines:
         if _HEAD in line.text:
             found.append((line.number, line.text))
-        elif found and line.number == last + 1 and _is_piece(line.text):
+        elif found and line.number == last + 1 and is_piece(line.text):
             found[-1] = (found[-1][0], f"{found[-1][1]} {line.text.strip()}")
         else:
             continue

@@ -1,0 +1,124 @@
+"""Samples of the Prometheus text format: names, labels, values; and what a counter rose by over a file's scrapes.
+
+Strict and small: a line is a sample or it is told. One scrape gives what was counted since the process began; where a
+series stands several times in a file, they are scrapes in their order, and the rise from the first to the last counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fleet.errors import DescriptionError, Fault
+from scenarios.observations.lines import Line
+from scenarios.observations.observation import Interval, counted
+
+Labels = tuple[tuple[str, str], ...]
+
+_SAMPLE = re.compile(
+    r"\s*([a-zA-Z_:][a-zA-Z0-9_:]{0,200})\s*(?:\{([^\n]*)\})?\s+(\S{1,64})(?:\s+-?[0-9.]{1,32})?\s*(?:#.*)?"
+)
+_LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]{0,100})\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
+_RANKS = ("engine", "dp_rank", "pp_rank", "tp_rank", "moe_ep_rank", "engine_type")
+_MOST_SERIES = 100_000
+
+
+@dataclass(slots=True)
+class Series:
+    """One name with one set of labels: its values in the order of the file, and the lines they stand in."""
+
+    values: list[Interval] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrapes:
+    """All series of a file by name and labels (without `le`), and the most scrapes that one of them has."""
+
+    series: dict[tuple[str, Labels], Series]
+    count: int
+    warnings: list[str]
+
+    def label_sets(self, names: Iterable[str]) -> list[Labels]:
+        """Every set of labels that one of the names has, in the order of the file."""
+        wanted = set(names)
+        return list(dict.fromkeys(labels for name, labels in self.series if name in wanted))
+
+    def rise(self, name: str, labels: Labels) -> Interval | None:
+        """What a counter rose by; None where it is absent, was reset, or misses in one of several scrapes."""
+        found = self.series.get((name, labels))
+        if found is None:
+            return None
+        if len(found.values) < self.count:
+            self.warnings.append(f"{name} (line {found.lines[0]}) is not in every scrape: unknown")
+            return None
+        for before, after, line in zip(found.values, found.values[1:], found.lines[1:], strict=False):
+            if after.low < before.low:
+                self.warnings.append(f"{name} fell at line {line}: reset, or another process; its rise is unknown")
+                return None
+        return found.values[0] if self.count == 1 else found.values[-1] - found.values[0]
+
+    def last(self, name: str, labels: Labels) -> Interval | None:
+        """The newest value of a gauge."""
+        found = self.series.get((name, labels))
+        return found.values[-1] if found else None
+
+    def first_line(self, names: Iterable[str], labels: Labels) -> tuple[int, ...]:
+        """The first line of each of the names that is there."""
+        return tuple(self.series[name, labels].lines[0] for name in names if (name, labels) in self.series)
+
+
+def name_of(text: str) -> str | None:
+    """The name of a sample, None for comments and anything else."""
+    found = _SAMPLE.fullmatch(text)
+    return found[1] if found else None
+
+
+def scrapes_of(lines: Sequence[Line], source: str) -> Scrapes:
+    """The series of lines that are samples. DescriptionError for values that are no numbers and broken labels."""
+    series: dict[tuple[str, Labels], Series] = {}
+    faults: list[Fault] = []
+    for line in lines:
+        found = _SAMPLE.fullmatch(line.text)
+        if found is None or found[1].endswith(("_bucket", "_created")):
+            continue
+        try:
+            labels, value = labels_of(found[2] or ""), counted(found[3].removeprefix("+"))
+        except (ValueError, OverflowError) as error:
+            message = f"{found[1]}: {error}; the sample is cut, or the counter is not whole"
+            faults.append(Fault(source=source, field="", message=message, line=line.number, column=1))
+            continue
+        one = series.setdefault((found[1], labels), Series())
+        one.values.append(value)
+        one.lines.append(line.number)
+        if len(series) > _MOST_SERIES:
+            raise DescriptionError.at(source, "", f"more than {_MOST_SERIES:,} series", line.number, 1)
+    if faults:
+        raise DescriptionError(faults)
+    return Scrapes(series, max((len(one.values) for one in series.values()), default=0), [])
+
+
+def labels_of(text: str) -> Labels:
+    """The labels in braces, sorted, `le` left out. ValueError where one is broken or stands twice."""
+    labels: dict[str, str] = {}
+    at = 0
+    while at < len(text) and text[at:].strip():
+        found = _LABEL.match(text, at)
+        if found is None or found[1] in labels:
+            raise ValueError("its labels are broken")
+        labels[found[1]] = found[2]
+        at = found.end()
+    labels.pop("le", None)
+    return tuple(sorted(labels.items()))
+
+
+def rank_of(labels: Labels) -> str | None:
+    """The labels that tell ranks apart, never those that name a machine."""
+    told = dict(labels)
+    return ", ".join(f"{name} {told[name][:40]}" for name in _RANKS if name in told) or None
+
+
+def model_of(labels: Labels) -> str | None:
+    """The model's name, where a label says it."""
+    return dict(labels).get("model_name", "")[:200] or None
