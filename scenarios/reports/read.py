@@ -203,7 +203,7 @@ def _records(data: bytes, source: str) -> list[Document]:
     found = []
     for number_, line in enumerate(lines, start=1):
         if line.strip():
-            value = parse_document(line, f"{source}:{number_}")
+            value = parse_document(line, f"{source} line {number_}")
             _record(value, f"line {number_}", sink)
             found.append(value)
     sink.raise_if_any()
