@@ -37,7 +37,9 @@ MADE = {
 def draw(kind: str, document: dict[str, Any], names: tuple[str, ...]) -> None:
     for figure in figures_of(kind, document):
         if figure.name in names:
-            write_data(str(HERE / f"report-{figure.name}.png"), png_of(spec_of(figure), scale=SCALE.get(figure.name, 0.9)))
+            write_data(
+                str(HERE / f"report-{figure.name}.png"), png_of(spec_of(figure), scale=SCALE.get(figure.name, 0.9))
+            )
 
 
 def history(run: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:

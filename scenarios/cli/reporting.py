@@ -56,13 +56,14 @@ def show_report(console: Console, output: Report, document: dict[str, Any], sour
 
 def show_refusal(output: Report, source: str, verdict: str, words: str) -> bool:
     """Prints a refusal that is words and no document, where something gates on it; False where the command prints."""
-    from scenarios.reports.gates import Gate, Suite, result_of
+    from scenarios.reports.gates import Gate, Suite, located, result_of
 
     if output not in (Report.github, Report.junit):
         return False
     from scenarios.reports.making import suites_text
 
-    gate = Gate(name="verdict", result=result_of(verdict), detail=words.strip())
+    file, line = located(words.strip())
+    gate = Gate(name="verdict", result=result_of(verdict), detail=words.strip(), file=file, line=line)
     print_report(suites_text(str(output), [Suite(name=f"{verdict}: {source}", gates=(gate,))]))
     return True
 

@@ -88,6 +88,13 @@ def test_codes_stay_those_of_the_answer_in_every_format(ask: Ask) -> None:
         assert ask("admit", "two-gpu-unknown", "-o", output).code == 3
 
 
+def test_a_simulation_that_is_refused_fails_its_gate_at_the_line_of_the_fleet(ask: Ask) -> None:
+    found = ask("simulate", "two-gpu-tight", "-o", "github")
+    assert found.code == 1
+    assert found.out.startswith("::error file=two-gpu-tight.yaml,line=42,")
+    assert 'failures="1"' in ask("simulate", "two-gpu-tight", "-o", "junit").out
+
+
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_made(files: Path, ask: Ask) -> None:
     found = ask("report", files / "plan.json", "--out", files / "no" / "it.html")
     assert found.code == 2
