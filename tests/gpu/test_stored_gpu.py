@@ -34,4 +34,6 @@ def test_both_modes_of_attention_and_calls_of_several_positions_on_a_card(attent
     assert check(hub, tensors_of(hub), alone, "bf16") > NEW // 2
     if attention == "device":
         together, _ = carried_out(backend(ends), folder, ends, prefill_chunk=4)
-        assert (alone.tokens, alone.logits_top1_bits) == (together.tokens, together.logits_top1_bits)
+        # Sums of several positions are made in tiles, in another order: ids and the distance to the reference count.
+        assert alone.tokens == together.tokens
+        assert check(hub, tensors_of(hub), together, "bf16") > NEW // 2
