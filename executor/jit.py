@@ -26,6 +26,8 @@ def compiled(function: F, **options: Any) -> F:
     except RuntimeError:
         kernel = numba.njit(cache=False, error_model="numpy", nogil=True, **options)(function)
         _uncached.append(function.__name__)
+    if kernel is function:  # NUMBA_DISABLE_JIT
+        return function
     make_safe(kernel, _uncached.append)
     _forget_literals(kernel)
     return cast(F, kernel)

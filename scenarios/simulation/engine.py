@@ -95,6 +95,8 @@ def will_compile(config: col.Config) -> bool:
     from scenarios.simulation.loop import advance
 
     known: Any = advance
+    if not hasattr(known, "signatures"):  # NUMBA_DISABLE_JIT
+        return False
     return not known.signatures and not is_kept(known, signature_of(known, (config, new_state(config), SLICE)))
 
 

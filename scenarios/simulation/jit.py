@@ -29,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 cgutils: Any = _cgutils
 lower_getattr_generic: Callable[[Any], Callable[[F], F]] = _lower_getattr_generic
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+config: Any = numba.config
 
 
 def inner(function: F) -> F:
@@ -85,7 +86,7 @@ def _field(context: Any, builder: Any, kind: Any, address: Any, name: str) -> An
 
 
 @intrinsic
-def by_address(_typing: Any, value: Any) -> Any:
+def _by_address(_typing: Any, value: Any) -> Any:
     """The address of a named tuple, good until the kernel that asks for it returns.
 
     The caller of that kernel keeps the arrays alive; what is read through the address does not.
@@ -104,3 +105,11 @@ def by_address(_typing: Any, value: Any) -> Any:
         return place
 
     return Address(value)(value), generate
+
+
+def _itself(value: Any) -> Any:
+    """Without compilation (NUMBA_DISABLE_JIT) names lead to the fields."""
+    return value
+
+
+by_address: Callable[[Any], Any] = _itself if config.DISABLE_JIT else _by_address

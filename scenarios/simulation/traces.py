@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
@@ -26,7 +26,9 @@ MAX_LINE = 1 << 20
 MAX_FAULTS = 50
 MOONCAKE_BLOCK = 512
 _COUNT = re.compile(r"[0-9]{1,12}")
-_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,2})?")
+"""As Python and pandas write a float: 0.30000000000000004, 1e-05."""
+_ZONE = re.compile(r"(Z|[+-][0-9]{2}:[0-9]{2})$")
 _MOST_HASHES = 50_000_000
 
 Record = tuple[int, int, int, Sequence[Any]]
@@ -166,13 +168,16 @@ def _csv_line(trace: _Trace, kind: str, places: list[int], zero: list[int], line
 
 
 def _wall_clock(trace: _Trace, line: int, text: str) -> int:
-    """ps since year 1, of `2023-11-16 18:17:03.9799600` (seven digits, which datetime does not read)."""
-    stamp, _, fraction = text.partition(".")
+    """ps since year 1, UTC, of `2023-11-16 18:17:03.9799600` (seven digits, which datetime does not read), with or
+    without a zone (`+00:00`, as the traces of 2024 have it).
+    """
+    zone = _ZONE.search(text)
+    stamp, _, fraction = (text[: zone.start()] if zone else text).partition(".")
     try:
         if not (fraction == "" or (fraction.isascii() and fraction.isdigit() and len(fraction) <= 12)):
             raise ValueError
-        moment = datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S")
-    except ValueError:
+        moment = datetime.strptime(f"{stamp}{zone[0] if zone else 'Z'}", "%Y-%m-%d %H:%M:%S%z").astimezone(UTC)
+    except (ValueError, OverflowError):
         trace.fault(line, "TIMESTAMP", f"{printable(repr(text))} is no time like 2023-11-16 18:17:03.9799600")
         return trace.last
     seconds = moment.toordinal() * 86_400 + moment.hour * 3600 + moment.minute * 60 + moment.second

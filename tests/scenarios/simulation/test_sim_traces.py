@@ -33,6 +33,18 @@ def test_every_format_says_the_same(tmp_path: Path, kind: str) -> None:
     assert found.hashes.tolist() == ([0, 1, 0] if kind == "mooncake" else [])
 
 
+def test_times_are_read_as_others_write_them(tmp_path: Path) -> None:
+    """Floats of Python and pandas; Azure's times of 2024 with their zone."""
+    path = tmp_path / "trace"
+    path.write_text(HEAD + "1e-05,5,5\n0.30000000000000004,5,5\n1.,5,5\n1.5e+00,5,5\n")
+    assert read_trace(str(path)).arrival.tolist() == [0, 299_990_000_000, 999_990_000_000, 1_499_990_000_000]
+    path.write_text('{"arrival_s": 1e-05, "prompt_tokens": 4, "new_tokens": 1}\n')
+    assert read_trace(str(path)).arrival.tolist() == [10_000_000]
+    times = ("2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:00.5Z", "2024-05-10 02:00:01+02:00")
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{time},5,5\n" for time in times))
+    assert read_trace(str(path)).arrival.tolist() == [0, 490_070_000_000, 990_070_000_000]
+
+
 HEAD = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
 BAD = {
     "arrived_at,num_prefill_tokens\n1,2\n": "num_decode_tokens is missing",
@@ -52,6 +64,8 @@ BAD = {
     '{"timestamp"\n': "is no JSON object",
     "[" * 100_000: "is no trace that is known",
     "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,4,4\n": "is no time like",
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n0001-01-01 00:00:00+05:00,4,4\n": "is no time like",
+    HEAD + "0,5,5\n1e99,5,5\n": "is more than 26 days",
 }
 
 
