@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from executor.naming import expected_tensors
+from executor.rotation import frequencies
 from fleet.model import DTYPE_BYTES, Model, TensorSpec
+from fleet.models.recipe import Recipe
 from planner.orders import Orders
 
 __all__ = ["RUN_DTYPES", "check_checkpoint", "check_types"]
 
 RUN_DTYPES = ("fp32", "bf16", "fp16")
 _TOLD = 8
+_SMALLEST, _FASTEST = 1e-30, 1e3
 
 Faults = Iterator[tuple[str, str]]
 
@@ -24,7 +27,23 @@ def check_checkpoint(model: Model) -> Faults:
         return
     yield from model.recipe.cannot
     if not model.recipe.cannot:
+        yield from _numbers(model, model.recipe)
         yield from _few(list(_tensors(model)))
+
+
+def _numbers(model: Model, recipe: Recipe) -> Faults:
+    """Numbers that are handed to devices as f32 and would be 0 or infinite there, or turn heads beyond all sense."""
+    if not _SMALLEST <= recipe.norm_eps <= 1.0:
+        yield "rms_norm_eps", f"is {recipe.norm_eps:g}; run are {_SMALLEST:g} to 1"
+    if not 1 / _FASTEST <= recipe.rope.theta <= 1 / _SMALLEST:
+        yield "rope_theta", f"is {recipe.rope.theta:g}; run are {1 / _FASTEST:g} to {1 / _SMALLEST:g}"
+        return
+    turned = frequencies(recipe.rope, model.head_dim)
+    if not (min(turned) >= _SMALLEST and max(turned) <= _FASTEST):
+        told = f"turns pairs by {min(turned):g} to {max(turned):g} a position; run are {_SMALLEST:g} to {_FASTEST:g}"
+        yield "rope_theta", told
+    if not 1 / _FASTEST <= recipe.rope.attention <= _FASTEST:
+        yield "rope_scaling", f"multiplies q and k by {recipe.rope.attention:g}; run are factors to {_FASTEST:g}"
 
 
 def _few(faults: list[tuple[str, str]]) -> Faults:
@@ -36,17 +55,19 @@ def _few(faults: list[tuple[str, str]]) -> Faults:
 
 def _tensors(model: Model) -> Faults:
     held = {spec.name: spec for spec in model.tensors}
+    optional = set() if model.recipe is None else model.recipe.layer_tensors
     for wanted in expected_tensors(model):
+        if wanted.optional and wanted.suffix not in optional:
+            continue  # where a file holds it all the same, it stays among those that nobody reads
         spec = held.pop(wanted.name, None)
         if spec is None:
-            if not wanted.optional:
-                yield wanted.name, f"is not in the checkpoint; the program reads {list(wanted.shape)} under this name"
+            yield wanted.name, f"is not in the checkpoint; the program reads {list(wanted.shape)} under this name"
         elif spec.shape != wanted.shape or spec.repeat != 1:
             yield wanted.name, f"has shape {list(spec.shape)}; the program reads {list(wanted.shape)}"
         else:
             yield from _type(spec)
     for name in held:
-        yield name, "is read by no operation of the program: other tensors make another model"
+        yield name, "is read by no operation of the program: neither the config nor the family has it"
 
 
 def _type(spec: TensorSpec) -> Faults:

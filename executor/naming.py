@@ -52,6 +52,11 @@ class Named(NamedTuple):
     shape: tuple[int, ...]
     optional: bool = False
 
+    @property
+    def suffix(self) -> str:
+        """What follows the layer's number in the name; empty where there is none."""
+        return self.name.split(".", 3)[-1] if self.layer >= 0 else ""
+
 
 def tensor_name(key: str, layer: int) -> str:
     """The name in a Hugging Face checkpoint of what the program text calls `key`."""

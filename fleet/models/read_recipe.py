@@ -8,6 +8,7 @@ transformers' `modeling_rope_utils` (YaRN: arXiv 2309.00071; llama3: the Llama 3
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from fleet.checkpoints.json_text import shorten
@@ -28,11 +29,16 @@ _FACTORS = {
     "yarn": {"factor"},
 }
 """Fields that a kind of scaling cannot do without."""
+_OF_LAYER = re.compile(r"model\.layers\.[0-9]+\.(.+)")
+_LEAST, _MOST = 1e-9, 1e12
 _ALL_KINDS = "default, linear, dynamic, llama3, yarn"
 _NUMBERS = (
     "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "attention_factor",
     "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
 )  # fmt: skip
+
+_BESIDE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "truncate", "finetuned", *_NUMBERS}
+"""What a scaling may say; `finetuned` is for people."""
 
 Cannot = list[tuple[str, str]]
 
@@ -54,9 +60,11 @@ def read_recipe(cfg: Config, model: Model) -> Recipe:
         cannot.append((cfg.path("sliding_window"), told))
     rope = _rope(cfg, model, cannot, notes)
     eps = cfg.document.get("rms_norm_eps")
+    named = (_OF_LAYER.match(spec.name) for spec in model.tensors)
     return Recipe(
-        rope=rope, norm_eps=_LIBRARY_EPS if eps is None else model.norm_eps, cannot=tuple(cannot), notes=tuple(notes)
-    )
+        rope=rope, norm_eps=_LIBRARY_EPS if eps is None else model.norm_eps, cannot=tuple(cannot), notes=tuple(notes),
+        layer_tensors=frozenset(matched[1] for matched in named if matched),
+    )  # fmt: skip
 
 
 def _rope(cfg: Config, model: Model, cannot: Cannot, notes: list[str]) -> Rope:
@@ -74,7 +82,11 @@ def _rope(cfg: Config, model: Model, cannot: Cannot, notes: list[str]) -> Rope:
             cannot.append((cfg.path("partial_rotary_factor"), told))
     named = (scaling.get("rope_type"), scaling.get("type"))
     kind = next((word for word in named if word is not None), "default")
+    if beside := sorted(map(str, scaling.keys() - _BESIDE)):
+        cannot.append((cfg.path(field), f"says {shorten(', '.join(beside))}: not understood, so not computed"))
     if kind == "default":
+        if given := sorted(name for name in _NUMBERS if scaling.get(name) is not None):
+            cannot.append((cfg.path(field), f"says {', '.join(given)} and no kind of scaling; name rope_type"))
         return plain
     if not isinstance(kind, str) or kind not in _FACTORS:
         cannot.append((cfg.path(field), f"kind {shorten(kind)} is not computed; run are {_ALL_KINDS}"))
@@ -95,14 +107,16 @@ def _scaling(cfg: Config) -> tuple[str, Any]:
 
 
 def _numbers(cfg: Config, field: str, scaling: dict[str, Any], cannot: Cannot) -> dict[str, float]:
-    """Those of `_NUMBERS` that are given, each above 0 and finite; the rest are told."""
+    """Those of `_NUMBERS` that are given, in sane bounds; the rest are told."""
     found = {}
     for name in _NUMBERS:
         value = scaling.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e18:
-            cannot.append((cfg.path(f"{field}.{name}"), f"is {shorten(value)}: must be a number above 0"))
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST <= value <= _MOST:
+            cannot.append(
+                (cfg.path(f"{field}.{name}"), f"is {shorten(value)}: must be a number from {_LEAST:g} to {_MOST:g}")
+            )
             continue
         found[name] = float(value)
     return found

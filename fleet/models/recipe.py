@@ -33,10 +33,12 @@ class Rope:
 class Recipe:
     """`rope` turns element i of a head with i + head_dim / 2. `norm_eps` is added to the mean of squares of each norm.
 
-    `cannot`: (field, words) of what no program of ours computes. `notes`: what readers of such a config do differently.
+    `layer_tensors`: what follows the layer's number in the names of the tensors that the config computes. `cannot`:
+    (field, words) of what no program of ours computes. `notes`: what readers of such a config do differently.
     """
 
     rope: Rope
     norm_eps: float
+    layer_tensors: frozenset[str] = frozenset()
     cannot: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()

@@ -150,13 +150,25 @@ def test_no_id_ends_a_walk(tmp_path: Path) -> None:
         ({"hidden_act": "gelu"}, "hidden_act", "run is silu alone"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_scaling", "not computed"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling", "lacks factor"),
-        ({"rope_scaling": {"type": "linear", "factor": "NaN"}}, "rope_scaling.factor", "must be a number above 0"),
-        ({"rope_scaling": {"type": "linear", "factor": -1}}, "rope_scaling.factor", "must be a number above 0"),
+        ({"rope_scaling": {"type": "linear", "factor": "NaN"}}, "rope_scaling.factor", "must be a number from"),
+        ({"rope_scaling": {"type": "linear", "factor": -1}}, "rope_scaling.factor", "must be a number from"),
         ({"rope_scaling": {"type": ["yarn"]}}, "rope_scaling", "not computed"),
         ({"rope_scaling": [1]}, "rope_scaling", "must be an object"),
         ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "rope_scaling", "must be below"),
         ({"rope_scaling": YARN, "rope_theta": 1}, "rope_scaling", "rope_theta above 1"),
         ({"rope_scaling": YARN | {"truncate": 1}}, "rope_scaling.truncate", "true or false"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters", "says full_attention"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling", "says factor and no kind"),
+        (
+            {"rope_scaling": YARN | {"original_max_position_embeddings": 5e-324}},
+            "original_max",
+            "must be a number from",
+        ),
+        ({"rope_theta": 1e300}, "rope_theta", "run are 0.001 to"),
+        ({"rope_theta": 5e-324}, "rope_theta", "run are 0.001 to"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-9}}, "rope_theta", "turns pairs by"),
+        ({"rope_scaling": YARN | {"attention_factor": 1e9}}, "rope_scaling", "multiplies q and k"),
+        ({"rms_norm_eps": 1e-300}, "rms_norm_eps", "run are 1e-30 to 1"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor", "turned whole"),
         (
             {"rope_scaling": {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 8}},
@@ -197,6 +209,21 @@ def test_all_tensors_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError) as caught:
         Executor(orders, open_weights(load_model(str(folder))))
     assert str(caught.value).count("is read by no operation of the program") == 2
+
+
+def test_a_bias_that_the_config_does_not_name_is_not_added_in_silence(tmp_path: Path) -> None:
+    folder = write_hub(tmp_path / "m", Hub(qkv_bias=True))  # attention_bias is false: the library leaves it out
+    with pytest.raises(DescriptionError, match=r"q_proj.bias is read by no operation"):
+        run(folder)
+
+
+def test_a_head_stored_beside_a_tied_embedding_is_neither_read_nor_staged(tmp_path: Path) -> None:
+    hub = Hub(tied=True)
+    extra = {"lm_head.weight": np.ones((hub.vocab, hub.dim), np.float32)}
+    runs = [run(write_hub(tmp_path / "m", hub)), run(write_hub(tmp_path / "both", hub, tensors_of(hub) | extra))]
+    staged = [[row["bytes"] for row in facts.waybill if row["tensor"] == "weights"] for facts in runs]
+    assert staged[0] == staged[1]
+    assert runs[0].logits_top1_bits == runs[1].logits_top1_bits
 
 
 def test_a_file_that_changed_since_it_was_loaded_is_not_staged(tmp_path: Path) -> None:
