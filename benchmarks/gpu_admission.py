@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from executor.backends import cupy_gpu
-from executor.cuda.arena import CudaArena
 from executor.cuda.driver import selected
 from executor.machine import build_machine
 from fleet.errors import KvWaybillError
@@ -92,43 +91,61 @@ def measure() -> dict[str, Any]:
             "shape": number, "arena_bytes": arena, "predicted_free": predicted, "driver_free": free,
             "difference": free - predicted, "within_a_granule": abs(free - predicted) <= GRANULE,
         })  # fmt: skip
-    return {"versions": driver.versions(), "shapes": rows, "edge": edge(driver)}
+    return {"versions": driver.versions(), "shapes": rows, "edge": edge()}
 
 
-def edge(driver: Any) -> dict[str, Any]:
-    """The largest admitted request allocates; a granule more is refused and fails."""
+def edge() -> dict[str, Any]:
+    """The largest admitted request is given its memory; a granule more is refused, and really is not to be had.
+
+    Each try is a process of its own: what a driver keeps of earlier arenas would decide the last granule.
+    """
     model = shape(3)
     positions = largest(model)
-    orders = make_orders(ask(model, positions))
-    result: dict[str, Any] = {"positions": positions, "arena_bytes": orders.fence("gpu:0")}
-    with selected(driver, 0):
-        stream = driver.stream()
-    for attempt in ("admitted_maximum_allocates", "and_when_tried_again"):
-        try:
-            result["driver_free_beside_it"] = free_after(orders, model, driver)[0]
-            result[attempt] = True
-        except KvWaybillError as error:
-            result |= {attempt: False, "said": str(error)}
-    for granules in range(9):
-        try:
-            CudaArena("gpu:0", result["arena_bytes"] - granules * GRANULE, 0, driver, 0, stream, nullcontext).close()
-        except KvWaybillError:
-            continue
-        result["largest_that_allocates_granules_less"] = granules
-        break
-    result["one_position_more"] = ask(model, positions + 1).verdict
-    for granules in (1, 2, 3, 4):
-        try:
-            free_after(with_fence(orders, granules * GRANULE), model, driver)
-        except KvWaybillError as error:
-            return result | {"fails_at_granules_more": granules, "said_then": str(error)}
-    return result | {"fails_at_granules_more": None}
+    tries = []
+    for granules in (0, 1, 2):
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu_admission",
+            "--positions",
+            str(positions),
+            "--more",
+            str(granules),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        tries.append({"granules_more": granules, "code": done.returncode, "said": done.stdout.strip()})
+    return {
+        "positions": positions,
+        "arena_bytes": make_orders(ask(model, positions)).fence("gpu:0"),
+        "admitted_maximum_runs": tries[0]["code"] == 0,
+        "one_position_more": ask(model, positions + 1).verdict,
+        "a_granule_more_fails": tries[1]["code"] != 0,
+        "tries": tries,
+    }
 
 
-if __name__ == "__main__":
+def try_edge(positions: int, granules: int) -> int:
+    """One machine with its arena, kernels and stream, or what it lacks in words: 0 or 3."""
+    model = shape(3)
+    orders = with_fence(make_orders(ask(model, positions)), granules * GRANULE)
+    try:
+        free, arena = free_after(orders, model, cupy_gpu.make_driver())
+    except KvWaybillError as error:
+        print(error)
+        return error.exit_code
+    print(f"arena of {arena:,} B, kernels loaded, {free:,} B left free")
+    return 0
+
+
+def main() -> int:
+    """Measures all, or makes one try of the edge."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
+    parser.add_argument("--positions", type=int, help="one try of the edge: this many positions")
+    parser.add_argument("--more", type=int, default=0, help="with an arena that is larger by so many granules")
     asked = parser.parse_args()
+    if asked.positions is not None:
+        return try_edge(asked.positions, asked.more)
     found = measure()
     text = json.dumps(found, indent=1)
     if asked.out:
@@ -137,4 +154,10 @@ if __name__ == "__main__":
     within = [row.get("within_a_granule") for row in found["shapes"]]
     print(f"{sum(map(bool, within))} of {len(within)} shapes within a granule; edge: {found['edge']}")
     print("differences:", [row.get("difference") for row in found["shapes"]])
-    sys.exit(0 if all(within) else 1)
+    edges = found["edge"]
+    right = edges["admitted_maximum_runs"] and edges["one_position_more"] == "refused" and edges["a_granule_more_fails"]
+    return 0 if all(within) and right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -29,6 +29,8 @@ _CTYPES = {"p": ctypes.c_uint64, "i": ctypes.c_int32, "q": ctypes.c_int64}
 _LIBRARY_TYPES = {"fp32": 0, "fp16": 2, "bf16": 14}
 """cudaDataType of library_types.h."""
 _COMPUTE_32F = 68
+_BLAS_NO_MEMORY = 3
+"""CUBLAS_STATUS_ALLOC_FAILED."""
 _HOW_TO = "install kvwaybill[cuda13] (driver 580 or newer) or kvwaybill[cuda12]"
 
 
@@ -212,11 +214,14 @@ class CupyDriver:
     def module(self, source: str, names: Sequence[str]) -> Any:
         """See the protocol."""
         compiled = self._cupy.RawModule(code=source, options=("-std=c++17",))
+        refused = self._cupy.cuda.driver.CUDADriverError  # no memory for the code, for one
         try:
             kernels = {name: ctypes.c_void_p(compiled.get_function(name).kernel.ptr) for name in names}
             return kernels | {"module": compiled, "looked": int(compiled.get_global("looked").ptr)}
         except self._cupy.cuda.compiler.CompileException as error:
             raise DriverError("library", f"the kernels do not compile here: {error}") from error
+        except refused as error:
+            raise DriverError(_KINDS.get(error.status, "other"), str(error)) from error
 
     def launch(
         self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int,
@@ -244,7 +249,10 @@ class CupyDriver:
         """See the protocol."""
         from cupy_backends.cuda.libs import cublas
 
-        handle = cublas.create()
+        try:
+            handle = cublas.create()
+        except cublas.CUBLASError as error:
+            raise DriverError("memory" if error.status == _BLAS_NO_MEMORY else "library", str(error)) from error
         cublas.setMathMode(handle, cublas.CUBLAS_PEDANTIC_MATH if hasattr(cublas, "CUBLAS_PEDANTIC_MATH") else 2)
         return handle
 
