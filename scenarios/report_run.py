@@ -126,8 +126,9 @@ def _documents(comparison: Document, paint: Paint) -> list[str]:
     lines = []
     for letter, told in zip("AB", comparison.get("documents") or [], strict=False):
         what = f"{told['kind']} of plan" if told["kind"] == "run" else told["kind"]
+        named = "" if told["kind"] == "observation" else f" {(told.get('plan_id') or 'unknown')[:12]}"
         words = [
-            f"{what} {(told.get('plan_id') or 'unknown')[:12]}",
+            f"{what}{named}",
             told.get("verdict"),
             told.get("about"),
             told.get("asked"),
@@ -139,6 +140,10 @@ def _documents(comparison: Document, paint: Paint) -> list[str]:
 def comparison_blocks(comparison: Document, paint: Paint) -> list[list[str]]:
     """Rows and checks."""
     kinds = comparison.get("compared") or ["plan", "run"]
+    if kinds[1] == "observation":
+        from scenarios.observations.text import observation_blocks
+
+        return [*observation_blocks(comparison, paint), checks_block(comparison["checks"], paint)]
     if (changes := comparison.get("changes")) is not None:
         return [*changes_block(changes, paint), checks_block(comparison["checks"], paint)]
     rows = _changed_rows(comparison["rows"], paint) if kinds[0] == kinds[1] else _rows(comparison["rows"], paint)

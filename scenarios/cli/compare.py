@@ -19,16 +19,36 @@ def register(app: typer.Typer) -> None:
     def compare(
         console: Console,
         a: Annotated[str, typer.Argument(metavar="A", help="A plan, or a run. `-` reads stdin.")],
-        b: Annotated[str, typer.Argument(metavar="B", help="A run of that plan, another plan, or another run.")],
+        b: Annotated[
+            str,
+            typer.Argument(
+                metavar="B",
+                help="A run of that plan, another plan or run, or what an engine printed: log, metrics, CSV.",
+            ),
+        ],
         output: ReportOption = Report.text,
+        version: Annotated[
+            str | None, typer.Option("--engine-version", metavar="V", help="Of an observation: the engine's version.")
+        ] = None,
+        requests: Annotated[
+            int | None,
+            typer.Option("--requests", metavar="N", min=1, help="Of an observation: requests that it covers."),
+        ] = None,
     ) -> int:
-        """Set a plan beside its run, or two of a kind. 0 equal, 1 different, 3 cannot say."""
+        """Set a plan beside its run or an observation, or two of a kind. 0 equal, 1 different, 3 cannot say.
+
+        An observation (vLLM, SGLang, NIXL, Mooncake, TensorRT-LLM, Nsight Systems) is recognised by content.
+        """
         from scenarios import compare as comparing
         from scenarios.documents import read_document
 
         check_report(output)
         if a == b == "-":
             wrong_use("only one of the two documents can come from stdin")
+        if (document := _observed(a, b, requests, version)) is not None:
+            return _shown(console, output, document)
+        if version is not None or requests is not None:
+            wrong_use("--engine-version and --requests are of an observation: B is a document of kvwaybill")
         kinds = ("plan", "run")
         for path in (a, b):
             refuse_other_kinds(path, kinds, "compare takes plans and runs")
@@ -39,13 +59,37 @@ def register(app: typer.Typer) -> None:
 
             document["changes"] = plan_changes(first, second)
         document["documents"] = [_named(a, first), _named(b, second)]
-        if output is Report.json:
-            console.document(document)
-        elif not show_report(console, output, document, "compare"):
-            from scenarios.report_run import comparison_text
+        return _shown(console, output, document)
 
-            console.result(comparison_text(document, **console.look))
-        return exit_code(document["verdict"])
+
+def _shown(console: Console, output: Report, document: dict[str, Any]) -> int:
+    if output is Report.json:
+        console.document(document)
+    elif not show_report(console, output, document, "compare"):
+        from scenarios.report_run import comparison_text
+
+        console.result(comparison_text(document, **console.look))
+    return exit_code(document["verdict"])
+
+
+def _observed(a: str, b: str, requests: int | None, version: str | None) -> dict[str, Any] | None:
+    """The comparison of a plan with an observation; None where B is a document of kvwaybill, or not there."""
+    from scenarios.observations.opening import observation_at
+
+    opened = observation_at(b)
+    if opened is None:
+        return None
+    from scenarios.documents import read_document
+    from scenarios.observations.comparing import compare_observation
+
+    refuse_other_kinds(a, ("plan",), "compare sets a plan beside an observation")
+    plan = read_document(a, ("plan",))
+    reading = opened(version)
+    document = compare_observation(plan, reading, requests=requests, version=version)
+    told = {"path": "<stdin>" if b == "-" else b, "kind": "observation", "plan_id": None, "verdict": None}
+    about = f"{reading.format} of {reading.engine}" + (f" {version}" if version else "")
+    document["documents"] = [_named(a, plan), told | {"about": about, "asked": None}]
+    return document
 
 
 def _named(path: str, document: dict[str, Any]) -> dict[str, Any]:

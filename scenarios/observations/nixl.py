@@ -26,6 +26,7 @@ _EVENT = re.compile(r"Event(?: Name)?: (agent_[a-z_]{1,60})\b")
 _VALUE = re.compile(r"\s*Value: ([0-9]{1,20})\s*")
 _SAMPLES = re.compile(r"agent_(?:(?:tx|rx)_(?:bytes|requests_num)|xfer_time|xfer_post_time|errors)(?:_total)?")
 MARKS = ("descriptors of total size", "agent_", "Value: ")
+ENDS = ("_total", "")
 _US = Fraction(1, 10**6)
 
 
@@ -83,16 +84,17 @@ def _traced(
 
 def _sampled(scrapes: Scrapes, source: str, version: str | None, warnings: list[str]) -> list[Observation]:
     """Each agent: reads and writes apart. Its time is of both, so it stands where only one of them moved anything."""
-    names = [f"agent_{way}_bytes{end}" for way in _WAYS for end in ("_total", "")]
+    names = [f"agent_{way}_bytes{end}" for way in _WAYS for end in ENDS]
     found: list[Observation] = []
     for number, labels in enumerate(scrapes.label_sets(names), 1):
-        sizes = {way: _rise(scrapes, f"agent_{way}_bytes", labels) for way in _WAYS}
-        busy = [way for way, size in sizes.items() if size is None or size.high > 0] or ["rx"]
+        there = [way for way in _WAYS if any((f"agent_{way}_bytes{end}", labels) in scrapes.series for end in ENDS)]
+        sizes = {way: _rise(scrapes, f"agent_{way}_bytes", labels) for way in there}
+        busy = [way for way, size in sizes.items() if size is None or size.high > 0] or there[:1]
         for way in busy:
             time = _rise(scrapes, "agent_xfer_time", labels) if len(busy) == 1 else None
             found.append(
                 Observation(
-                    source=source, engine=ENGINE, version=version, direction=_WAYS[way] if sizes[way] else None,
+                    source=source, engine=ENGINE, version=version, direction=_WAYS[way],
                     rank=rank_of(labels) or f"agent {number}", bytes=sizes[way],
                     transfers=_rise(scrapes, f"agent_{way}_requests_num", labels),
                     seconds=None if time is None else time.times(_US),

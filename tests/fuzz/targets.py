@@ -82,6 +82,12 @@ def _observed(path: Path) -> object:
     return read_observed(str(path), 10)
 
 
+def _observation(path: Path) -> object:
+    from scenarios.observations import read_observations
+
+    return read_observations(str(path))
+
+
 def _document(path: Path) -> object:
     from scenarios.documents import read_document
     from scenarios.schemas import SHAPES
@@ -95,6 +101,7 @@ TARGETS: dict[str, Callable[[Path], object]] = {
     "in-use": _in_use,
     "launch": _launch,
     "model": _model,
+    "observation": _observation,
     "observed": _observed,
     "scenario": _scenario,
     "simulation": _simulation,
