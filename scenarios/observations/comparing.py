@@ -9,6 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from fleet.errors import DescriptionError
 from scenarios.compare import verdict_of
 from scenarios.observations.expected import PLANS_OF, Expected, Seen, expected_of, requests_in, seen_of
 from scenarios.observations.links import FAR_BELOW, declared_rate, looks_like
@@ -31,7 +32,7 @@ def compare_observation(
     if reading.engine == "nsight":
         from scenarios.observations.profiles import compare_profile
 
-        return compare_profile(plan, reading)
+        return compare_profile(plan, reading, requests)
     expected = expected_of(plan)
     seen = seen_of(reading, expected)
     row, checks, covered = _handoff(expected, seen, reading, requests)
@@ -42,6 +43,7 @@ def compare_observation(
         *_failures(seen),
         *sizing_checks(plan, reading, expected),
     ]
+    check_size(row, reading)
     return {
         "schema": "kvwaybill/comparison/1",
         "compared": ["plan", "observation"],
@@ -53,6 +55,19 @@ def compare_observation(
         "warnings": [*reading.warnings, *(seen.words if seen else ())],
         "limits": limits_of(reading),
     }
+
+
+def check_size(row: Document, reading: Reading) -> None:
+    """Figures of documents fit 63 bits; larger ones are no bytes that anything moved."""
+    figures = [name for name, value in row.items() if isinstance(value, int) and abs(value) >= 2**63]
+    intervals = [
+        one for one in reading.observations for value in (one.bytes, one.descriptors) if value and value.high >= 2**63
+    ]
+    if figures or intervals:
+        source = reading.observations[0].source if reading.observations else "compare"
+        line = next(iter(reading.observations[0].lines), 0) if reading.observations else 0
+        message = "its transfers add up to 2^63 or more: no bytes that anything moved"
+        raise DescriptionError.at(source, "", message, line, 1 if line else 0)
 
 
 def described(reading: Reading) -> Document:
