@@ -177,7 +177,7 @@ def _fastest(links: list[Link], nbytes: int, copies: int) -> Link:
         time = link_time(link, nbytes, copies)
         return Fraction(UNPRICED) if time is None else time
 
-    return min(links, key=cost)
+    return links[0] if len(links) == 1 else min(links, key=cost)
 
 
 @lru_cache(maxsize=32)

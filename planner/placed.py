@@ -113,10 +113,12 @@ def _place_stages(graph: Any, model: Model, workload: Workload, placement: Place
         ("prefill", placement.prefill, workload.prefill_passes, 10),
         ("decode", placement.decode, workload.decode_passes, 40),
     ):
+        if workload.attention == "device":
+            graph.add_nodes_from([(phase, name) for name in program], space=device)
+            continue
         for name, data in program.nodes(data=True):
-            on_device = workload.attention == "device" or data["op"] == "matmul"
-            graph.add_node((phase, name), space=device if on_device else hosts[device])
-        if workload.attention == "device" or not passes:
+            graph.add_node((phase, name), space=device if data["op"] == "matmul" else hosts[device])
+        if not passes:
             continue
         for src, dst, data in program.edges(data=True):
             up = program.nodes[dst]["op"] == "matmul"
