@@ -4,6 +4,7 @@
       DescriptionError             a file or an argument is wrong: carries every fault found in it
       PlacementError               names a device or a route that is not described
       InconclusiveError            this machine or these inputs cannot answer (exit code 3)
+        DeviceMemoryError          a device has less free memory now than the plan needs
       BackendError                 the executor broke during a run (exit code 4)
         BackendUnavailableError    the backend cannot run here, or declined work it was given
         DeviceMismatchError        a call named one device and was handed another's buffer
@@ -74,6 +75,14 @@ class InconclusiveError(KvWaybillError):
     """The question cannot be answered with what is known or present here."""
 
     exit_code = 3
+
+
+class DeviceMemoryError(InconclusiveError):
+    """A device had not that much free memory when the run began; admission cannot know what others hold by then."""
+
+    def __init__(self, message: str, device: str, free_bytes: int) -> None:
+        super().__init__(message)
+        self.device, self.free_bytes = device, free_bytes
 
 
 class BackendError(KvWaybillError):

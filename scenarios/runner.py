@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fleet.checkpoints import SEEDED_NAME, load_model
 from fleet.checkpoints.hub_cache import is_model_id
 from fleet.checkpoints.shipped import shipped_model_file
-from fleet.errors import DescriptionError, Fault, InconclusiveError
+from fleet.errors import DescriptionError, DeviceMemoryError, Fault, InconclusiveError
 from fleet.model import Model
 from planner.orders import OrderedWorkload, Orders
 from scenarios.beside_strict import beside_strict
@@ -87,7 +87,7 @@ def set_up(
         raise DescriptionError.at("run", "plan", f"cannot be run, though it is priced: {told}")
     orders = orders_from_document(plan["orders"])
     inputs = plan["inputs"]
-    early = _early(inputs["model"], model)
+    early = _early(inputs, model, tokenizer)
     check_compute_dtype(compute_dtype, backend, fast)
     how = _check_executable(orders, backend, path, None if early is None else early.weights_dtype)
     loaded = _computing(_emulating(backend) if emulate else load_backend(backend), compute_dtype)
@@ -98,12 +98,7 @@ def set_up(
         _check_fleet(fleet, inputs)
     checkpoint = model or inputs["model"]["path"]
     read = early or load_model(checkpoint)
-    if read.digest != inputs["model"]["digest"]:
-        raise DescriptionError.at(
-            checkpoint or read.name,
-            "model",
-            "is another checkpoint than the plan was made for (digests differ); admit again",
-        )
+    _check_digest(read, checkpoint, inputs)
     if read.format in _WITHOUT_WEIGHTS and read.read is None:
         raise _no_weights({"path": checkpoint, "name": read.name, "format": read.format})
     if false := [size for size in MODEL_SIZES if inputs["model"].get(size) != getattr(read, size)]:
@@ -130,21 +125,28 @@ _WITHOUT_WEIGHTS = {
 }
 
 
-def _early(named: Document, given: str | None) -> Model | None:
+def _check_digest(read: Model, path: str | None, inputs: Document) -> None:
+    if read.digest != inputs["model"]["digest"]:
+        told = "is another checkpoint than the plan was made for (digests differ); admit again"
+        raise DescriptionError.at(path or read.name, "model", told)
+
+
+def _early(inputs: Document, given: str | None, tokenizer: str | None) -> Model | None:
     """The model of a folder with its config, whose types the checks below need; None for llama2.c's formats.
 
     Raises DescriptionError where there is nothing to run: told before what the executor cannot compute.
     """
+    named = inputs["model"]
     form, where = named.get("format"), given or named["path"]
     if form not in _WITHOUT_WEIGHTS:
         return None
     if form != "hf-config":
         raise _no_weights(named)
-    if where is None or (not os.path.exists(where) and not is_model_id(where)):
-        return None
+    _check_there({} if given else {"model": where}, tokenizer, inputs)
     read = load_model(where)
-    if read.read is None:
+    if read.recipe is not None and read.read is None:
         raise _no_weights(named | {"path": where})
+    _check_digest(read, where, inputs)
     return read
 
 
@@ -252,9 +254,7 @@ def _with_prompt(orders: Orders, tokenizer: Speaks | None, prompt: str | None) -
     work = orders.workload
     if prompt is None:
         if work.prompt_ids is None:
-            raise DescriptionError.at(
-                "run", "prompt", f"the plan knows only a count; give {_exactly(work)}"
-            )
+            raise DescriptionError.at("run", "prompt", f"the plan knows only a count; give {_exactly(work)}")
         return orders
     assert tokenizer is not None
     try:
@@ -287,9 +287,28 @@ def execute(
 
     options: dict[str, Any] = {"hands": hands, "without": without, "memory": memory, "lose": lose, "path": bench.path}
     options |= {"tell": bench.tell, "fast": bench.fast, "threads": bench.threads}
-    with Executor(bench.orders, bench.weights, bench.backend, **options) as executor:
-        facts = executor.run()
+    try:
+        with Executor(bench.orders, bench.weights, bench.backend, **options) as executor:
+            facts = executor.run()
+    except DeviceMemoryError as error:
+        raise InconclusiveError(f"{error}; {_line_that_no_longer_fits(bench.plan, error)}") from error
     return told(bench, run_document(facts, plan_id=bench.plan["id"]))
+
+
+def _line_that_no_longer_fits(plan: Document, error: DeviceMemoryError) -> str:
+    """Which line of the plan is the first to pass what was free, in the ledger's order, and how to learn what fits."""
+    left = error.free_bytes
+    for entry in plan["memory"]:
+        if entry["device"] != error.device:
+            continue
+        for name, nbytes in [*entry["resident"].items(), ("rounding", entry["rounding_bytes"])]:
+            left -= 0 if name == "runtime" else nbytes
+            if left < 0:
+                return (
+                    f"the line that no longer fits is {name} ({nbytes:,} B, short by {-left:,} B); "
+                    "what fits beside what is in use: admit again with --in-use FILE of nvidia-smi"
+                )
+    return "all lines of the plan would fit: the driver keeps memory for itself; admit again with a lower --utilization"
 
 
 def told(bench: Bench, run: Document) -> Document:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arena import NUMPY_DTYPES, Arena, DType
-from executor.cuda.driver import Driver, faults, selected
+from executor.cuda.driver import Driver, DriverError, faults, selected, worded
 from executor.cuda.kernels import Kernels, signed_word
 from executor.cuda.source_digest import RANGES
-from fleet.errors import BackendError
+from fleet.errors import BackendError, DeviceMemoryError
 
 __all__ = ["CudaArena"]
 
@@ -26,7 +26,7 @@ Looking = Callable[[], contextlib.AbstractContextManager[None]]
 class CudaArena(Arena):
     """The memory of one CUDA device. `stream` orders its memsets and looks with the device's own work.
 
-    Raises InconclusiveError when the device has not that much free memory, saying how much it has.
+    Raises DeviceMemoryError when the device has not that much free memory, saying how much it has.
     """
 
     addressable: ClassVar[bool] = False
@@ -51,8 +51,11 @@ class CudaArena(Arena):
         with selected(self._driver, self._ordinal):
             free, total = self._driver.memory()
             what = f"allocating an arena of {nbytes:,} B ({free:,} B of {total:,} B are free)"
-            with faults(what, self.name):
+            try:
                 address = self._driver.malloc(max(nbytes, 4))
+            except DriverError as fault:
+                told = worded(fault, what, self.name)
+                raise DeviceMemoryError(str(told), self.name, free) if fault.kind == "memory" else told from fault
         self._held = True
         return address
 

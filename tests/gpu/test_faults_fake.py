@@ -23,6 +23,12 @@ def _fails(method: str, kind: str, after: int = 0) -> Callable[[], FakeDriver]:
     return made
 
 
+def _filled() -> FakeDriver:
+    driver = FakeDriver(cards=2)
+    driver.room = 1_080_000
+    return driver
+
+
 class _PeerRefused(FakeDriver):
     def enable_peer(self, peer: int) -> None:
         raise DriverError("peer", "cudaErrorTooManyPeers")
@@ -30,6 +36,7 @@ class _PeerRefused(FakeDriver):
 
 CASES = {
     "no room for an arena": (_fails("malloc", "memory"), 3, "allocating an arena of"),
+    "room for the weights alone": (_filled, 3, "the line that no longer fits is kv_cache (56,320 B, short by"),
     "no room for the second arena": (_fails("malloc", "memory", 1), 3, "on gpu:1"),
     "a driver older than the runtime": (_fails("count", "too old"), 3, "cudaError made up for count"),
     "no device": (lambda: FakeDriver(order=[]), 3, "no CUDA device is visible"),
