@@ -23,10 +23,12 @@ ENGINE = "nsight"
 MAGIC = b"SQLite format 3\0"
 MAX_FILE = 16 << 30
 MOST_GROUPS = 10_000
-MOST_WORK = 20_000
-"""Steps of sqlite's machine, in hundreds of thousands: some minutes, ten times what the largest export takes."""
+LEAST_WORK, WORK_OF_A_BYTE = 20_000_000, 16
+"""Steps of sqlite's machine that a file may take: some more than reading every row of its size needs, several times."""
+STEP = 100_000
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 KINDS = "ENUM_CUDA_MEMCPY_OPER"
+DEVICES = "TARGET_INFO_CUDA_DEVICE"
 _KNOWN = re.compile(r"CUPTI_ACTIVITY_KIND_|ENUM_(?:CUDA|NSYS)_|TARGET_INFO_|META_DATA_(?:EXPORT|CAPTURE)$|StringIds$")
 _SEEN_SCHEMAS = ("2", "3")
 _ENDS = ("deviceId", "srcDeviceId", "dstDeviceId", "globalPid")
@@ -92,12 +94,13 @@ def _check_file(path: str, source: str) -> None:
 def _opened(path: str, source: str) -> Iterator[sqlite3.Connection]:
     """The database, read-only and unable to do anything but read. Its errors are told as those of the file."""
     uri = f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1"
+    most = (LEAST_WORK + WORK_OF_A_BYTE * os.path.getsize(path)) // STEP
     work = 0
 
     def too_much() -> bool:
         nonlocal work
         work += 1
-        return work > MOST_WORK
+        return work > most
 
     try:
         with closing(sqlite3.connect(uri, uri=True)) as database:
@@ -106,13 +109,13 @@ def _opened(path: str, source: str) -> Iterator[sqlite3.Connection]:
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA mmap_size = 0")
             database.text_factory = _text
-            database.set_progress_handler(too_much, 100_000)
+            database.set_progress_handler(too_much, STEP)
             database.set_authorizer(_authorize)
             yield database
     except sqlite3.Error as error:
         words = "its tables are no plain ones" if "prohibited" in str(error) or "auth" in str(error) else str(error)
-        words = "takes too much work to read" if work > MOST_WORK else f"cannot be read: {words}; export it again"
-        raise DescriptionError.at(source, "", words) from error
+        words = "it takes more work than its size allows" if work > most else words
+        raise DescriptionError.at(source, "", f"cannot be read: {words}; export it again") from error
 
 
 def _text(data: bytes) -> str:
@@ -121,7 +124,7 @@ def _text(data: bytes) -> str:
 
 def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
     """Reading only: no file is attached, no setting changed, no function called that a hostile schema could name."""
-    fine = action in _ALLOWED or (action == sqlite3.SQLITE_PRAGMA and first == "table_info")
+    fine = action in _ALLOWED or (action == sqlite3.SQLITE_PRAGMA and first in ("table_info", "quick_check"))
     fine = fine or (action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS)
     return sqlite3.SQLITE_OK if fine else sqlite3.SQLITE_DENY
 
@@ -174,6 +177,7 @@ def _copies(
         there = ", ".join(sorted(columns))[:300]
         message = f"{COPIES} has no column {' and '.join(lost)} (it has {there}): a version that is not known"
         raise DescriptionError.at(source, "", message)
+    _check_pages(database, source)
     _check_values(database, columns, source)
     kinds = _kinds(database, tables, warnings)
     ends = [name for name in _ENDS if name in columns]
@@ -182,11 +186,24 @@ def _copies(
     unknown = {kind for row in rows if isinstance(kind := row["copyKind"], int) and kind not in kinds}
     if unknown and kinds:
         warnings.append(f"copyKind {', '.join(map(str, sorted(unknown)))} has no label in {KINDS}: of unknown kind")
+    devices = _devices(database, tables)
+    if len(processes) > 1 and not devices:
+        warnings.append(f"several processes and no {DEVICES}: devices are numbered as each process saw them")
+    for row in rows:
+        _renumber(row, devices)
     ranks = {pid: f"process {number}" if len(processes) > 1 else None for pid, number in processes.items()}
     return tuple(
         _observation(row, kinds.get(int(row["copyKind"] or 0)), source, version, ranks[row["globalPid"]])
         for row in rows
     )
+
+
+def _check_pages(database: sqlite3.Connection, source: str) -> None:
+    """Pages that stand in the tree of copies more than once would count their rows as often."""
+    ((found,),) = database.execute(f"PRAGMA quick_check({COPIES})").fetchmany(1) or [("no answer",)]
+    if found != "ok":
+        words = " ".join(str(found).split())[:200]
+        raise DescriptionError.at(source, "", f"cannot be read: {COPIES} is damaged ({words}); export it again")
 
 
 def _check_values(database: sqlite3.Connection, columns: set[str], source: str) -> None:
@@ -244,6 +261,25 @@ def kind_of(label: str) -> str | None:
         return "p2p"
     pair = _PAIR.fullmatch(plain)
     return None if pair is None else f"{_MEMORIES[pair[1]]}2{_MEMORIES[pair[2]]}"
+
+
+def _devices(database: sqlite3.Connection, tables: set[str]) -> dict[tuple[int, int], int]:
+    """(process id, its ordinal) -> the machine's ordinal: CUDA_VISIBLE_DEVICES makes every process count from 0."""
+    if DEVICES not in tables or not {"gpuId", "cudaId", "pid"} <= _columns(database, DEVICES):
+        return {}
+    rows = database.execute(f'SELECT "pid", "cudaId", "gpuId" FROM {DEVICES}').fetchmany(MOST_GROUPS)
+    return {(pid, own): gpu for pid, own, gpu in rows if type(pid) is type(own) is type(gpu) is int}
+
+
+def _renumber(row: dict[str, int | float | None], devices: dict[tuple[int, int], int]) -> None:
+    """Ordinals of the row's process become the machine's, where the export says them; 24 bits of globalPid are its."""
+    process = row["globalPid"]
+    if not devices or not isinstance(process, int):
+        return
+    for name in ("deviceId", "srcDeviceId", "dstDeviceId"):
+        own = row[name]
+        if isinstance(own, int):
+            row[name] = devices.get((process >> 24 & 0xFFFFFF, own), own)
 
 
 def _observation(
