@@ -122,9 +122,9 @@ def spoken_by(model: Model, path: str | None, prompt: str | None, *, knows_ids: 
 
 
 def holds_weights(path: str | None) -> bool:
-    """Whether a folder that was given as a model has safetensors in it; of an id of the local cache it is taken so."""
+    """Whether what was given as a model is or has safetensors; of an id of the local cache it is taken so."""
     if path is None or not os.path.isdir(path):
-        return path is not None and not os.path.exists(path)
+        return path is not None and (not os.path.exists(path) or path.endswith((".safetensors", ".index.json")))
     return any(name.endswith(".safetensors") for name in os.listdir(path))
 
 

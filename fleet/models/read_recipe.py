@@ -80,6 +80,13 @@ def _rope(cfg: Config, model: Model, cannot: Cannot, notes: list[str]) -> Rope:
         if value is not None and value != 1:
             told = f"is {shorten(value)}: run are heads that are turned whole"
             cannot.append((cfg.path("partial_rotary_factor"), told))
+    other = cfg.document.get("rope_parameters")
+    if field == "rope_scaling" and other is not None and other != scaling:
+        cannot.append((cfg.path("rope_parameters"), "stands beside another rope_scaling; keep one"))
+    theta = scaling.get("rope_theta")
+    if theta is not None and theta != model.rope_theta:
+        told = f"is {shorten(theta)}, rope_theta beside it {model.rope_theta:g}; keep one"
+        cannot.append((cfg.path(f"{field}.rope_theta"), told))
     named = (scaling.get("rope_type"), scaling.get("type"))
     kind = next((word for word in named if word is not None), "default")
     if beside := sorted(map(str, scaling.keys() - _BESIDE)):

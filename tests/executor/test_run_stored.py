@@ -164,6 +164,8 @@ def test_no_id_ends_a_walk(tmp_path: Path) -> None:
             "original_max",
             "must be a number from",
         ),
+        ({"rope_scaling": LLAMA3, "rope_parameters": YARN}, "rope_parameters", "beside another rope_scaling"),
+        ({"rope_scaling": LLAMA3 | {"rope_theta": 5e5}}, "rope_scaling.rope_theta", "rope_theta beside it 10000"),
         ({"rope_theta": 1e300}, "rope_theta", "run are 0.001 to"),
         ({"rope_theta": 5e-324}, "rope_theta", "run are 0.001 to"),
         ({"rope_scaling": {"type": "linear", "factor": 1e-9}}, "rope_theta", "turns pairs by"),

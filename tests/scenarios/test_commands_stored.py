@@ -140,6 +140,28 @@ def test_types_that_are_converted_are_priced_and_refused_by_run(ask: Ask, model:
     assert "leave --weights-dtype out" in answer.err
 
 
+def test_a_checkpoint_that_is_gone_or_is_no_such_is_told_before_its_types(
+    ask: Ask, plan: Path, model: Path, tmp_path: Path
+) -> None:
+    answer = ask("run", plan, "--model", "seeded-260K")
+    assert answer.code == 2
+    assert "another checkpoint than the plan was made for" in answer.err
+    moved = model.rename(tmp_path / "moved")
+    answer = ask("run", plan)
+    assert answer.code == 2
+    assert "say where it is with --model PATH" in answer.err
+    assert ask("run", plan, "--model", moved).code == 0
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_a_file_with_its_config_beside_is_the_folder(ask: Ask, name: str, tmp_path: Path) -> None:
+    folder = write_hub(tmp_path / "m", Hub(), parts=1 if name == "model.safetensors" else 2)
+    path = tmp_path / "file.json"
+    answer = ask("admit", *FLEET, "--model", folder / name, *IDS, "--new-tokens", 2, "--plan-out", path)
+    assert "run it with" in answer.err
+    assert ask("run", path).code == 0
+
+
 def test_a_checkpoint_that_changed_is_another(ask: Ask, plan: Path, model: Path) -> None:
     write_hub(model, Hub(), tensors_of(Hub(), seed=3))
     answer = ask("run", plan)
