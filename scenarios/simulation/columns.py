@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 NEVER = 2**62
-"""A time that does not come; also the bound that every scaled time stays below."""
+"""A time that does not come, 53 days; also the bound that every scaled time stays below."""
 
 # Roles of workers, as bits.
 PREFILL, DECODE, BOTH = 1, 2, 3
@@ -54,7 +54,8 @@ BINS = 200  # 10 divides it
 # Counters.
 HEAP_SIZE, NEXT_ARRIVAL, NEXT_OUTAGE, EVENTS, N_ITL, RR_PREFILL, RR_DECODE, N_FLOWS = 0, 1, 2, 3, 4, 5, 6, 7
 IN_SYSTEM, LAST_TIME, LOST_MOVES, N_WAKE, BIN, BIN_LEFT, BIN_WIDTH, GROW_BY = 8, 9, 10, 11, 12, 13, 14, 15
-COUNTERS = 16
+N_MOVES = 16
+COUNTERS = 17
 
 
 class Config(NamedTuple):
@@ -111,7 +112,6 @@ class State(NamedTuple):
     key: Any  # (N + W,) time
     link_free: Any  # (L,) queue: until when a link is taken
     link_flows: Any  # (L,) fair share: flows on it
-    link_busy: Any  # (L,) ps
     flows: Any  # (N,) requests whose handoff is under way, fair share
     ref: Any  # (W, H) users of a prefix block, -1: not there
     lru_prev: Any  # (W, H)
@@ -121,5 +121,6 @@ class State(NamedTuple):
     steps: Any  # (W + 2, SERIES, BINS) changes of a level in a bin
     parts: Any  # (W + 2, SERIES, BINS) float: each change times what is left of its bin, in ps
     legs: Any  # (N, most legs of a way, 2) ps from when to when each leg of the last handoff takes its links, -1
+    moves: Any  # (buffer, 3 + 2 * most legs): request, its workers, legs of handoffs whose request began again
     area: Any  # (1,) float: requests in the system times ps
     g: Any  # (COUNTERS,)

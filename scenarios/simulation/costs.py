@@ -132,14 +132,20 @@ def numbers_of_dtypes(model: Model, weights_dtype: str) -> tuple[str, str]:
 
 
 def _unit(stages: Sequence[Values], largest: dict[str, int]) -> tuple[int, bool]:
-    """The common denominator, or a power of two where the longest step would pass 64 bits."""
+    """The common denominator, or a power of two where the longest step would pass 64 bits.
+
+    Raises InconclusiveError where it would do so in whole picoseconds.
+    """
     n, logits, pairs, positions = (largest[name] for name in ("tokens", "logits", "pairs", "positions"))
     once = stages[0]
     worst = once["FIXED"] + once["EACH"] * n + once["UP0"] + once["UP1"] * n + once["DN0"] + once["DN1"] * logits
     for v in stages:
         worst += v["W0"] + (v["WR"] + v["WC"]) * n + v["H0"] + v["HC"] * logits + v.get("ES", 0) * v.get("EN", 0)
         worst += v["ACP"] * pairs + v["ACD"] * positions + v["AB"] * (3 * positions + n)
-    most = max(1, int(NEVER // 4 // (worst + 1)))
+    most = int(NEVER // 4 // (worst + 1))
+    if most == 0:
+        days = int(worst / PS / 86400)
+        raise InconclusiveError(f"the longest step would take {days:,} days at the stated rates: not simulated")
     common = math.lcm(*(v.denominator for values in stages for name, v in values.items() if name not in COUNTS))
     if common <= most:
         return common, True

@@ -21,18 +21,18 @@ SLICE = 1 << 20
 class Outcome:
     """What a run leaves. `requests` (N, REQUEST_COLUMNS) and `workers` (W, WORKER_COLUMNS) of int64; times in ps.
 
-    `legs` (N, legs, 2): ps from when to when each leg of the last handoff took its links, -1: none. `levels`
+    `moves` (completed handoffs, 3 + 2 legs): request, its two workers, ps from when to when each leg took its links,
+    -1: none; several of a request whose decode worker failed. `levels`
     (W + 2, SERIES, bins): means over bins of `bin_ps` (the last one ends with the run) of what `columns` names.
     `gaps` (n, 5): stretches of gaps between tokens (first, growth a step, steps, tokens a step, units of a ps).
     """
 
     requests: Any
     workers: Any
-    link_busy: Any
     gaps: Any
     counters: Any
     area: float
-    legs: Any
+    moves: Any
     levels: Any
     bin_ps: int
 
@@ -51,18 +51,18 @@ def new_state(config: col.Config) -> col.State:
     by_hash = (w, hashes)
     counters = np.zeros(col.COUNTERS, np.int64)
     counters[col.BIN_WIDTH], counters[col.GROW_BY] = _first_width(config)
-    queues = (3, w + 2)
+    queues, legs = (3, w + 2), max(1, int(np.diff(config.way_at).max(initial=0)))
     return col.State(
         R=requests, V=workers, run=np.zeros((w, int(config.max_seqs.max())), np.int64),
         nxt=np.full(n, -1, np.int64), qhead=np.full(queues, -1, np.int64), qtail=np.full(queues, -1, np.int64),
         qlen=np.zeros(queues, np.int64), heap=np.zeros(n + w, np.int64), pos=np.full(n + w, -1, np.int64),
         key=np.zeros(n + w, np.int64), link_free=np.zeros(config.n_links, np.int64),
-        link_flows=np.zeros(config.n_links, np.int64), link_busy=np.zeros(config.n_links, np.int64),
-        flows=np.zeros(n if config.share == col.FAIR else 1, np.int64), ref=np.full(by_hash, -1, np.int32),
-        lru_prev=np.full(by_hash, -1, np.int32), lru_next=np.full(by_hash, -1, np.int32),
-        wake=np.zeros(2 * w + 2, np.int64), area=np.zeros(1),
+        link_flows=np.zeros(config.n_links, np.int64), flows=np.zeros(n if config.share == col.FAIR else 1, np.int64),
+        ref=np.full(by_hash, -1, np.int32), lru_prev=np.full(by_hash, -1, np.int32),
+        lru_next=np.full(by_hash, -1, np.int32), wake=np.zeros(2 * w + 2, np.int64),
+        moves=np.zeros((n if len(config.outage_time) else 0, 3 + 2 * legs), np.int64), area=np.zeros(1),
         steps=np.zeros((w + 2, col.SERIES, col.BINS), np.int64), parts=np.zeros((w + 2, col.SERIES, col.BINS)),
-        legs=np.full((n, max(1, int(np.diff(config.way_at).max(initial=0))), 2), -1, np.int64),
+        legs=np.full((n, legs, 2), -1, np.int64),
         itl=np.zeros((GAPS + int(config.max_seqs.max()), 5), np.int64),
         g=counters,
     )  # fmt: skip
@@ -113,19 +113,29 @@ def simulate(
     state.R[too_large(config), col.ST] = col.REFUSED
     if longest is not None:
         state.R[config.prompt + config.out - 1 > longest, col.ST] = col.REFUSED
-    gaps = []
+    gaps, moves = [], []
     done = False
     while not done:
         done = advance(config, state, SLICE)
         held = int(state.g[col.N_ITL])
         gaps.append(state.itl[:held].copy())
-        state.g[col.N_ITL] = 0
+        moves.append(state.moves[: int(state.g[col.N_MOVES])].copy())
+        state.g[col.N_ITL] = state.g[col.N_MOVES] = 0
         if progress is not None:
             progress(int(state.g[col.NEXT_ARRIVAL]), len(config.arrival))
     return Outcome(
-        requests=state.R, workers=state.V, link_busy=state.link_busy, gaps=np.concatenate(gaps), counters=state.g,
-        area=float(state.area[0]), legs=state.legs, levels=_levels(state), bin_ps=int(state.g[col.BIN_WIDTH]),
+        requests=state.R, workers=state.V, gaps=np.concatenate(gaps), counters=state.g,
+        area=float(state.area[0]), moves=_moves(state, moves), levels=_levels(state),
+        bin_ps=int(state.g[col.BIN_WIDTH]),
     )  # fmt: skip
+
+
+def _moves(state: col.State, earlier: list[Any]) -> Any:
+    """Completed handoffs: the last one of each request, then those after which it began again."""
+    r = state.R
+    last = np.flatnonzero(r[:, col.THE] >= 0)
+    legs = state.legs[last].reshape(len(last), 2 * state.legs.shape[1])
+    return np.concatenate([np.column_stack([last, r[last, col.PW], r[last, col.DW], legs]), *earlier])
 
 
 def _levels(state: col.State) -> Any:

@@ -130,14 +130,13 @@ def _queued(c: Any, s: Any, r: int, time: int) -> None:
         for i in range(c.link_at[leg], c.link_at[leg + 1]):
             begin = max(begin, s.link_free[c.leg_links[i]])
         first = min(first, begin)
-        now = begin + took
+        now = min(NEVER, begin + took)
         if c.layers > 0:
             # The last layer is computed at TPEND and goes after that, if it takes no time in the next picosecond.
-            now = max(now, s.R[r, TPEND] + max(1, ceil(took, c.layers)))
+            now = min(NEVER, max(now, s.R[r, TPEND] + max(1, ceil(took, c.layers))))
         s.legs[r, leg - c.way_at[way], 0], s.legs[r, leg - c.way_at[way], 1] = begin, now
         for i in range(c.link_at[leg], c.link_at[leg + 1]):
             s.link_free[c.leg_links[i]] = now
-            s.link_busy[c.leg_links[i]] += took
     s.R[r, THS] = min(first, now)
     put(s, r, now)
 
@@ -169,7 +168,10 @@ def _settle(c: Any, s: Any, time: int) -> None:
             s.R[r, REM] = max(0, s.R[r, REM] - gone)
         s.R[r, SLOW], s.R[r, SETTLED] = slow, time
         left = s.R[r, REM]
-        put(s, r, time + (left // ONE) * slow + ceil((left % ONE) * slow, ONE))
+        if left // ONE >= NEVER // slow:
+            put(s, r, NEVER)
+        else:
+            put(s, r, min(NEVER, time + (left // ONE) * slow + ceil((left % ONE) * slow, ONE)))
 
 
 settle = inner(_settle)
@@ -183,7 +185,6 @@ def _flow_on(c: Any, s: Any, r: int, leg: int, time: int) -> None:
     s.g[N_FLOWS] += 1
     for i in range(c.link_at[leg], c.link_at[leg + 1]):
         s.link_flows[c.leg_links[i]] += 1
-        s.link_busy[c.leg_links[i]] += s.R[r, REM]
     settle(c, s, time)
 
 
@@ -206,14 +207,13 @@ flow_off = inner(_flow_off)
 def _start_move(c: Any, s: Any, r: int, time: int) -> None:
     """The handoff of a request, for which blocks are kept at both ends."""
     way = c.pair[s.R[r, PW], s.R[r, DW]]
+    for leg in range(s.legs.shape[1]):  # of a handoff that was lost, over another way
+        s.legs[r, leg, 0] = s.legs[r, leg, 1] = -1
     if s.R[r, EARLY] > 0:
         s.R[r, EARLY] = 2
     else:
         s.R[r, ST] = MOVING
-    if c.way_at[way] == c.way_at[way + 1]:
-        s.R[r, THS] = time
-        put(s, r, max(time, s.R[r, TPEND]))
-    elif c.share == QUEUE:
+    if c.share == QUEUE:
         queued(c, s, r, time)
     else:
         s.R[r, THS] = time

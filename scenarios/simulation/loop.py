@@ -31,6 +31,7 @@ from scenarios.simulation.columns import (
     MAT,
     MOVING,
     N_ITL,
+    N_MOVES,
     N_WAKE,
     NEVER,
     NEWCOMERS,
@@ -87,7 +88,7 @@ def _move_end(c: Any, s: Any, r: int, time: int) -> None:
     """A handoff, or under fair share one of its legs, ends: the prefill worker lets go, decode may begin."""
     p, w = s.R[r, PW], s.R[r, DW]
     way = c.pair[p, w]
-    if c.share == FAIR and c.way_at[way] < c.way_at[way + 1]:
+    if c.share == FAIR:
         flow_off(c, s, r)
         s.legs[r, s.R[r, LEG] - c.way_at[way], 1] = time
         leg = s.R[r, LEG] + 1
@@ -113,9 +114,8 @@ move_end = inner(_move_end)
 
 def _stop_move(c: Any, s: Any, r: int) -> None:
     """A handoff that cannot end. Under queue its links stay taken as long as they were booked."""
-    way = c.pair[s.R[r, PW], s.R[r, DW]]
     drop(s, r)
-    if c.share == FAIR and c.way_at[way] < c.way_at[way + 1]:
+    if c.share == FAIR:
         flow_off(c, s, r)
     s.R[r, REDONE] += 1
     s.g[LOST_MOVES] += 1
@@ -144,8 +144,23 @@ def _leave_decode(c: Any, s: Any, r: int, failed: int, time: int) -> None:
 leave_decode = inner(_leave_decode)
 
 
+def _keep_move(s: Any, r: int) -> None:
+    """Notes the handoff of a request that begins again, if one was completed: its bytes have passed."""
+    if s.R[r, THE] < 0:
+        return
+    row = s.moves[s.g[N_MOVES]]
+    row[0], row[1], row[2] = r, s.R[r, PW], s.R[r, DW]
+    for leg in range(s.legs.shape[1]):
+        row[3 + 2 * leg], row[4 + 2 * leg] = s.legs[r, leg, 0], s.legs[r, leg, 1]
+    s.g[N_MOVES] += 1
+
+
+keep_move = inner(_keep_move)
+
+
 def _again(s: Any, r: int) -> None:
     """From the beginning."""
+    keep_move(s, r)
     for column in (DONE, GEN, KV, PB, DB, MAT, EARLY):
         s.R[r, column] = 0
     for column in (DW, TLAST, TADM, TPEND, THS, THE, TFIRST):
@@ -262,7 +277,7 @@ clock = inner(_clock)
 
 
 def _advance(config: Any, state: Any, most: int) -> bool:
-    """Events until none is left (True), or `most` were handled or gaps fill their buffer (False)."""
+    """Events until none is left before `NEVER` (True), or `most` were handled or a buffer may be too small (False)."""
     c, s = by_address(config), by_address(state)
     n, full = len(c.arrival), len(s.itl) - s.run.shape[1] - 8
     for _ in range(most):
@@ -273,11 +288,13 @@ def _advance(config: Any, state: Any, most: int) -> bool:
         broken = c.outage_time[out] if out < len(c.outage_time) else NEVER
         event = s.key[s.heap[0]] if s.g[HEAP_SIZE] > 0 else NEVER
         time = min(arrival, event)
-        if time == NEVER and s.g[IN_SYSTEM] == 0:
+        if time >= NEVER and s.g[IN_SYSTEM] == 0:
             return True
         time = min(time, broken)
-        if time == NEVER:
+        if time >= NEVER:
             return True
+        if time == broken and s.g[N_MOVES] > 0:
+            return False
         clock(s, time)
         if broken == time:
             s.g[NEXT_OUTAGE] += 1

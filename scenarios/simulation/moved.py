@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.simulation import columns as col
 from scenarios.simulation.engine import Outcome
 from scenarios.simulation.plant import Plant
 from scenarios.simulation.traffic import PICOSECONDS, Traffic
@@ -19,18 +18,25 @@ def units_of(plant: Plant, traffic: Traffic) -> Any:
     return -(-traffic.prompt // plant.spec.block_tokens) if plant.spec.extent == "blocks" else traffic.prompt
 
 
-def by_pair(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[tuple[str, str, Any]]:
-    """(prefill, decode, requests) of the handoffs that were completed, pair by pair. Each request's last one counts."""
+def by_pair(plant: Plant, outcome: Outcome) -> list[tuple[str, str, Any, Any]]:
+    """(prefill, decode, requests, (n, legs, 2) ps) of the handoffs that were completed, pair by pair.
+
+    A request whose decode worker failed afterwards is there once a handoff.
+    """
     import numpy as np
 
-    r, names = outcome.requests, plant.device_of
-    moved = np.flatnonzero(r[:, col.THE] >= 0)
-    code = r[moved, col.PW] * len(names) + r[moved, col.DW]
+    names, moves = plant.device_of, outcome.moves
+    code = moves[:, 1] * len(names) + moves[:, 2]
     order = np.argsort(code, kind="stable")
     keys, starts = np.unique(code[order], return_index=True)
-    groups = np.split(moved[order], starts[1:]) if len(keys) else []
+    groups = np.split(moves[order], starts[1:]) if len(keys) else []
     return [
-        (names[int(key) // len(names)], names[int(key) % len(names)], group)
+        (
+            names[int(key) // len(names)],
+            names[int(key) % len(names)],
+            group[:, 0],
+            group[:, 3:].reshape(len(group), -1, 2),
+        )
         for key, group in zip(keys, groups, strict=True)
     ]
 
@@ -39,7 +45,7 @@ def handoffs(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[Document]
     """Count, bytes and copies of completed handoffs by pair of devices: one traversal each, as rows count."""
     units = units_of(plant, traffic)
     rows = []
-    for p, d, group in by_pair(plant, traffic, outcome):
+    for p, d, group, _ in by_pair(plant, outcome):
         parts = [part for leg in plant.ways.ways[plant.ways.pair[p, d]] for part in leg.parts]
         first = sum(part.bytes_each for part in parts if part.src in p.split(","))
         rows.append({"src": p, "dst": d, "count": len(group), "bytes": int(units[group].sum()) * first})
@@ -56,12 +62,10 @@ def edges(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> list[D
 
     units = units_of(plant, traffic)
     found: dict[tuple[str, str, str], Any] = {}
-    for p, d, group in by_pair(plant, traffic, outcome):
-        n = int(units[group].sum())
-        spread = None
-        for leg in plant.ways.ways[plant.ways.pair[p, d]]:
-            if spread is None:
-                spread = _spread(outcome.requests[group], units[group], last)
+    for p, d, group, spans in by_pair(plant, outcome):
+        n, way = int(units[group].sum()), plant.ways.ways[plant.ways.pair[p, d]]
+        spread = _spread(spans[:, 0, 0], spans[:, len(way) - 1, 1], units[group], last)
+        for leg in way:
             for part in leg.parts:
                 row = found.setdefault((part.src, part.dst, part.kind), [0, 0, 0.0, np.zeros(BINS)])
                 row[0] += n * part.bytes_each
@@ -77,12 +81,12 @@ def edges(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> list[D
     ]  # fmt: skip
 
 
-def _spread(requests: Any, units: Any, last: int) -> Any:
-    """Units that pass in each part of the duration."""
+def _spread(first: Any, end: Any, units: Any, last: int) -> Any:
+    """Units that pass in each part of the duration, each handoff's evenly from its first byte to its end."""
     import numpy as np
 
     bounds = np.linspace(0, max(last, 1), BINS + 1)
-    begin, end = requests[:, col.THS].astype(np.float64), requests[:, col.THE].astype(np.float64)
+    begin = first.astype(np.float64)
     took = np.maximum(end - begin, 1.0)
     gone = [float((np.clip((bound - begin) / took, 0, 1) * units).sum()) for bound in bounds]
     gone[-1] = float(units.sum())

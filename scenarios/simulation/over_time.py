@@ -79,10 +79,10 @@ def edges_over_time(
 
     units, width, bins = units_of(plant, traffic), outcome.bin_ps, outcome.levels.shape[2]
     spans: dict[tuple[str, str, str], list[Any]] = {}
-    for p, d, group in by_pair(plant, traffic, outcome):
+    for p, d, group, taken in by_pair(plant, outcome):
         n = units[group]
         for number, leg in enumerate(plant.ways.ways[plant.ways.pair[p, d]]):
-            begin, end = outcome.legs[group, number].T
+            begin, end = taken[:, number].T
             alone = float(leg.fixed) + float(leg.each) * n
             for part in leg.parts:
                 edge = (part.src, part.dst, part.kind)

@@ -368,7 +368,7 @@ def _way_arrays(plant: Plant, names: dict[str, int]) -> dict[str, Any]:
     import numpy as np
 
     ways, rates = plant.ways, plant.spec.rates
-    most = MAX_TOKENS
+    most = min(plant.model.seq_len, MAX_TOKENS)
     if plant.spec.by == "layer" and any(len(legs) > 1 for legs in ways.ways):
         words = "by: layer needs ways of one copy; what is staged over hosts, or for several stages, goes whole"
         raise DescriptionError([_fault(plant.spec, "handoff", words)])

@@ -49,7 +49,7 @@ def summary(plant: Plant, traffic: Traffic, outcome: Outcome) -> Document:
         "latency": {name: _spread(values) for name, values in times.items()} | {"itl": _gap_spread(outcome.gaps)},
         "throughput": _throughput(plant, traffic, outcome, last),
         "goodput": _goodput(plant, traffic, outcome, times, last),
-        "handoffs": {"count": int((r[:, col.THE] >= 0).sum()), "lost": int(outcome.counters[col.LOST_MOVES]),
+        "handoffs": {"count": len(outcome.moves), "lost": int(outcome.counters[col.LOST_MOVES]),
                      "bytes": sum(row["bytes"] for row in handoffs(plant, traffic, outcome))},
         "edges": edges(plant, traffic, outcome, last),
         "workers": _workers(plant, outcome, last),
@@ -232,6 +232,12 @@ def _unfinished(outcome: Outcome) -> list[str]:
             f"{refused:,} requests refused: larger than the KV memory of any worker of a phase, or longer"
             " than the model's positions"
         )
-    if left:
+    if left and outcome.counters[col.HEAP_SIZE]:
+        days = col.NEVER // PICOSECONDS // 86400
+        words.append(
+            f"{left:,} requests had not ended: the next event would be more than {days} days after the start, which a"
+            " run may last; the rates are too low for them"
+        )
+    elif left:
         words.append(f"{left:,} requests never ended: no worker that can take them is up")
     return words

@@ -276,8 +276,14 @@ def ratios(leg: WayLeg, rates: Rates) -> list[int]:
 
 
 def leg_units(leg: WayLeg, most_units: int) -> tuple[int, int, int]:
-    """(units of a ps, fixed, each) of a leg's time, exact where 64 bits allow it."""
+    """(units of a ps, fixed, each) of a leg's time, exact where 64 bits allow it. InconclusiveError: never so."""
     common = math.lcm(leg.fixed.denominator, leg.each.denominator)
-    most = max(1, int(2**61 // (leg.fixed + leg.each * most_units + 1)))
+    longest = leg.fixed + leg.each * most_units
+    most = int(2**61 // (longest + 1))
+    if most == 0:
+        words = (
+            f"the longest handoff from {leg.parts[0].src} to {leg.parts[0].dst} would take {int(longest / PS / 86400)}"
+        )
+        raise InconclusiveError(f"{words} days at the stated rates: not simulated")
     q = common if common <= most else 1 << (min(most, 2**20).bit_length() - 1)
     return q, round(leg.fixed * q), round(leg.each * q)

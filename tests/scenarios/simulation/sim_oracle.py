@@ -125,6 +125,7 @@ class Oracle(Blocks):
 
     def move(self, r: Req) -> None:
         r.token += 1
+        r.spans = {}
         if self.c.share == 1:
             r.times["hs"] = self.now
             self.flow(r, self.legs(r)[0])
@@ -387,6 +388,8 @@ class Oracle(Blocks):
             if r.state == "no decode" and here and r in self.no_decode:
                 self.no_decode.remove(r)
             if here or there:
+                if "he" in r.times:
+                    self.lost.append([r.id, r.pw, r.dw, *[r.spans[leg] for leg in sorted(r.spans)]])
                 r.done = r.gen = r.kv = r.blocks = r.far_blocks = r.pins = 0
                 r.dw, r.last, r.early, r.times = -1, -1, "", {}
                 r.tries += 1

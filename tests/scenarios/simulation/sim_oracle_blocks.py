@@ -91,6 +91,7 @@ class Blocks:
         self.link_free = [0] * c.n_links
         self.flows: list[Req] = []
         self.gaps: list[int] = []
+        self.lost: list[list[Any]] = []  # handoffs that were completed, and whose request began again
         self.samples: list[tuple[int, list[list[int]]]] = []
         self.open = 0
         self.todo = len(self.requests)

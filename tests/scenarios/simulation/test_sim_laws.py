@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fleet.errors import InconclusiveError
 from scenarios.simulation import columns as col
+from scenarios.simulation.costs import step_costs
 from scenarios.simulation.engine import Outcome, simulate
+from scenarios.simulation.ways import Part, WayLeg, leg_units
 from tests.scenarios.simulation.sim_cases import config, costs, ints
 
 MS = 10**9
@@ -160,6 +164,31 @@ def test_requests_wait_for_ever_where_no_worker_comes_back() -> None:
 def test_what_no_worker_holds_is_refused_and_the_others_go_on() -> None:
     made = config([(0, 4, 3), (1, 400, 3), (2, 4, 3)], blocks=10)
     assert simulate(made).requests[:, col.ST].tolist() == [col.FINISHED, col.REFUSED, col.FINISHED]
+
+
+@pytest.mark.parametrize("share", [col.QUEUE, col.FAIR])
+@pytest.mark.parametrize(("fixed", "leg"), [(2**59, 10), (5, 2**60)])
+def test_what_takes_longer_than_a_run_may_last_is_left_and_no_time_wraps_around(
+    fixed: int, leg: int, share: int
+) -> None:
+    made = config([(0, 8, 3)] * 40, 2, 1, cost=costs(3, FIXED=fixed), legs=[(leg, 0, 1, [0], [1024])], share=share)
+    outcome = simulate(made)
+    states = outcome.requests[:, col.ST]
+    assert (states != col.FINISHED).any()
+    assert outcome.counters[col.HEAP_SIZE] > 0
+    assert 0 <= outcome.requests[:, col.TPEND : col.TDONE + 1].max() <= col.NEVER
+    assert outcome.requests[:, col.TPEND : col.TDONE + 1].min() >= -1
+    assert 0 <= outcome.counters[col.LAST_TIME] < col.NEVER
+
+
+def test_a_leg_or_a_step_that_takes_weeks_is_told_in_words() -> None:
+    part = Part(src="gpu:0", dst="gpu:1", kind="p2p", bytes_each=1, copies_fixed=1, copies_each=0)
+    with pytest.raises(InconclusiveError, match="from gpu:0 to gpu:1 would take 115 days"):
+        leg_units(WayLeg(fixed=Fraction(0), each=Fraction(10**15), parts=(part,), links=()), 10_000)
+    names = ("FIXED", "EACH", "WC", "W0", "WR", "HC", "H0", "ACP", "ACD", "AB", "UP0", "UP1", "DN0", "DN1")
+    slow = dict.fromkeys(names, Fraction(10**17))
+    with pytest.raises(InconclusiveError, match="the longest step would take"):
+        step_costs([slow], {}, dict.fromkeys(("tokens", "logits", "pairs", "positions"), 100), {})
 
 
 def test_blocks_run_out_and_the_last_one_pays() -> None:

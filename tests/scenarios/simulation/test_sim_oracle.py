@@ -66,10 +66,14 @@ def agree_over_time(config: col.Config, outcome: Outcome, oracle: Oracle) -> Non
     last = int(outcome.counters[col.LAST_TIME])
     expected = over_time(oracle, last, outcome.bin_ps, outcome.levels.shape[2])
     assert np.allclose(outcome.levels, expected, rtol=1e-9, atol=1e-9)
-    for r in oracle.requests:
-        if outcome.requests[r.id, col.THE] >= 0:
-            found = outcome.legs[r.id, : len(r.spans)].tolist()
-            assert found == [r.spans[leg] for leg in sorted(r.spans)]
+    last_ones = [
+        [r.id, r.pw, r.dw, *[r.spans[leg] for leg in sorted(r.spans)]] for r in oracle.requests if "he" in r.times
+    ]
+    found = [
+        [*row[:3], *[[begin, end] for begin, end in zip(row[3::2], row[4::2], strict=True) if begin >= 0]]
+        for row in outcome.moves.tolist()
+    ]
+    assert sorted(found) == sorted(last_ones + oracle.lost)
 
 
 @pytest.fixture(autouse=True)

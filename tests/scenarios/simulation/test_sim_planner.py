@@ -18,9 +18,10 @@ from planner.request import Request, resolve
 from scenarios.simulation import columns as col
 from scenarios.simulation.engine import simulate
 from scenarios.simulation.moved import edges, handoffs
+from scenarios.simulation.over_time import edges_over_time
 from scenarios.simulation.plant import Plant, build, config_of, handoff_request
 from scenarios.simulation.results import summary
-from scenarios.simulation.spec import Pool, Spec
+from scenarios.simulation.spec import Outage, Pool, Spec
 from scenarios.simulation.traffic import Arrivals, Lengths, Traffic, draw, without_hashes
 
 PS = 10**12
@@ -79,18 +80,22 @@ def test_one_request_alone_takes_what_the_planner_says(checkpoint: str, fleet: s
 @pytest.mark.parametrize("extent", ["filled", "blocks"])
 @pytest.mark.parametrize("fleet", ["two-gpu-nvlink", "two-gpu-staged"])
 def test_bytes_of_all_handoffs_are_the_planners_waybills_summed(checkpoint: str, extent: str, fleet: str) -> None:
-    plant = plant_of(checkpoint, extent=extent, fleet=fleet)
+    """Those after which a request began again are handoffs too: their bytes have passed."""
+    outages = (Outage(device="gpu:1", at=PS // 2, back=PS * 6 // 10),)
+    plant = plant_of(checkpoint, extent=extent, fleet=fleet, outages=outages)
     traffic = draw(
         5, Arrivals(kind="poisson", rate=50, requests=60), Lengths(kind="lognormal", mu=5, sigma=1, most=3000),
-        Lengths(kind="lognormal", mu=2, sigma=1, most=50),
+        Lengths(kind="lognormal", mu=5, sigma=2, most=2000),
     )  # fmt: skip
     outcome = simulate(config_of(plant, traffic))
     assert (outcome.requests[:, col.ST] == col.FINISHED).all()
     expected: dict[tuple[str, str, str], list[int]] = {}
     one_way = 0
-    for prompt, out in zip(traffic.prompt.tolist(), traffic.out.tolist(), strict=True):
-        if out == 1:
-            continue
+    moved = outcome.moves[:, 0].tolist()
+    assert set(moved) == set(np.flatnonzero(traffic.out > 1).tolist())
+    assert len(moved) > len(set(moved)), "some were handed over twice"
+    for request in moved:
+        prompt, out = int(traffic.prompt[request]), int(traffic.out[request])
         workload = resolve(handoff_request(plant.spec, prompt, out), plant.model)
         prediction = predict(plant.fleet, plant.model, workload, Placement(prefill="gpu:0", decode="gpu:1"))
         for row in prediction.handoff_rows:
@@ -102,6 +107,8 @@ def test_bytes_of_all_handoffs_are_the_planners_waybills_summed(checkpoint: str,
     last = int(outcome.counters[col.LAST_TIME])
     found = {(e["src"], e["dst"], e["kind"]): [e["bytes"], e["copies"]] for e in edges(plant, traffic, outcome, last)}
     assert found == expected
+    over_time = edges_over_time(plant, traffic, outcome, last)
+    assert {edge: sum(told[0]) for edge, told in over_time.items()} == {e: held[0] for e, held in expected.items()}
     assert sum(row["bytes"] for row in handoffs(plant, traffic, outcome)) == one_way
 
 
