@@ -17,9 +17,9 @@ from fleet.errors import DescriptionError, Fault
 from fleet.load import load_fleet
 from fleet.machine import Fleet
 from fleet.model import Model
-from fleet.yaml_source import Data
+from fleet.yaml_source import Data, printable
 from scenarios.documents import canonical
-from scenarios.sweeping.merge import FILES, case_document, merged, told
+from scenarios.sweeping.merge import CASE, FILES, case_document, merged, told
 from scenarios.sweeping.spec import Choice, Sweep
 
 MAX_FAULTS = 50
@@ -97,28 +97,28 @@ class Files:
 
     def fleet(self, name: str, **asked: Any) -> Fleet:
         """The fleet of a name; the same call as `load_fleet`."""
-        found: Fleet = self._once(self.fleets, name, lambda: load_fleet(name, **asked))
+        found: Fleet = self._once(self.fleets, name, "fleet", lambda: load_fleet(name, **asked))
         return found
 
     def model(self, name: str | None) -> Model:
         """The model of a name."""
-        found: Model = self._once(self.models, name, lambda: load_model(name))
+        found: Model = self._once(self.models, name, "model", lambda: load_model(name))
         return found
 
     def trace(self, path: str) -> bytes:
         """The requests of a trace, pickled."""
         from scenarios.simulation.traces import read_trace
 
-        found: bytes = self._once(self.traces, path, lambda: pickle.dumps(read_trace(path), protocol=5))
+        found: bytes = self._once(self.traces, path, "trace", lambda: pickle.dumps(read_trace(path), protocol=5))
         return found
 
     def digest(self, path: str | None) -> str | None:
         """sha256 of a file's content."""
         from scenarios.wanted import tokenizer_digest
 
-        return None if path is None else self._once(self.digests, path, lambda: tokenizer_digest(path) or "")
+        return None if path is None else self._once(self.digests, path, "", lambda: tokenizer_digest(path) or "")
 
-    def _once(self, known: dict[Any, Any], name: Any, read: Any) -> Any:
+    def _once(self, known: dict[Any, Any], name: Any, what: str, read: Any) -> Any:
         where = f"{id(known)} {name}"
         if where in self.wrong:
             raise self.wrong[where]
@@ -126,8 +126,9 @@ class Files:
             try:
                 known[name] = read()
             except DescriptionError as error:
-                self.wrong[where] = error
-                raise
+                faults = [f if f.line else Fault(source=CASE, field=what, message=str(f)) for f in error.faults]
+                self.wrong[where] = DescriptionError(faults)
+                raise self.wrong[where] from error
         return known[name]
 
 
@@ -140,17 +141,43 @@ def choices(sweep: Sweep) -> Iterator[Choice]:
 def read_cases(sweep: Sweep) -> tuple[list[Case], Files]:
     """All cases. Raises DescriptionError with the faults of all of them, each told once at its place."""
     files, cases = Files(), []
-    faults: dict[Fault, None] = {}
-    for index, choice in enumerate(choices(sweep)):
+    faults: dict[Fault, list[int]] = {}
+    index = 0
+    for index, choice in enumerate(choices(sweep), 1):
         try:
-            cases.append(_case(sweep, index, choice, files))
+            cases.append(_case(sweep, index - 1, choice, files))
         except DescriptionError as error:
-            faults |= dict.fromkeys(told(sweep, choice, error.faults))
+            for fault in told(sweep, choice, error.faults):
+                faults.setdefault(fault, []).append(index)
             if len(faults) > MAX_FAULTS:
                 break
     if faults:
-        raise DescriptionError(sorted(faults, key=lambda fault: (fault.source != sweep.source, fault.line)))
+        found = [_of_cases(sweep, fault, of, files) for fault, of in faults.items()]
+        raise DescriptionError(sorted(found, key=lambda fault: (fault.source != sweep.source, fault.line)))
     return cases, files
+
+
+def _of_cases(sweep: Sweep, fault: Fault, cases: list[int], files: Files) -> Fault:
+    """The fault; where it is told in a file that is right by itself, with the first case that has it."""
+    choice = next(itertools.islice(choices(sweep), cases[0] - 1, None))
+    own = {place for setting in choice.values() for place in (setting.place, setting.key_place)}
+    of_others = fault.source not in (sweep.source, sweep.base.document.source)
+    if of_others or (fault.source == sweep.source and (fault.line, fault.column) in own):
+        return fault
+    try:
+        _case(sweep, 0, {}, files)
+    except DescriptionError as error:
+        if fault in told(sweep, {}, error.faults):
+            return fault
+    more = f" and {len(cases) - 1:,} more" if len(cases) > 1 else ""
+    return replace(fault, message=f"{fault.message}; in {words_of(cases[0], choice)}{more}")
+
+
+def words_of(number: int, choice: Choice) -> str:
+    """A case in messages: its number and what it sets."""
+    told_of = {name: "left out" if one.value is None else printable(str(one.value)) for name, one in choice.items()}
+    fields = ", ".join(f"{name}: {words}" for name, words in told_of.items())
+    return f"case {number} ({fields})" if fields else f"case {number}"
 
 
 def _case(sweep: Sweep, index: int, choice: Choice, files: Files) -> Case:
@@ -162,13 +189,21 @@ def _case(sweep: Sweep, index: int, choice: Choice, files: Files) -> Case:
         "tokenizer": files.digest(data.get("tokenizer")),
     }  # fmt: skip
     plain = {name: value for name, value in data.items() if name not in (*FILES, *UNUSED)}
-    asked = {name: value for name, value in plain.items() if name in DEMAND[sweep.question]}
     wanted = {name: digests[name] for name in ("model", "trace", "tokenizer")}
     return Case(
         index=index, choice=choice, fleet=fleet, model=model, devices=devices, body=body, trace=trace,
         key=_digest({"question": sweep.question, "case": plain, "digests": digests}),
-        demand=_digest({"asked": asked, "digests": wanted}),
+        demand=_digest({"asked": _asked(sweep, body, plain), "digests": wanted}),
     )  # fmt: skip
+
+
+def _asked(sweep: Sweep, body: Any, plain: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, besides files. Of a simulation as it was read: 5 and 5.0 are the same."""
+    if sweep.question == "admit":
+        return {name: value for name, value in plain.items() if name in DEMAND["admit"]}
+    spec = body[0]
+    drawn = None if spec.trace is not None else (spec.arrivals, spec.prompts, spec.answers, spec.seed)
+    return {"drawn": repr(drawn), "slo": repr(spec.slo)}
 
 
 _Read = tuple[Any, Fleet, Model, tuple[str, ...], str | None]

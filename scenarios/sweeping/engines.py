@@ -12,6 +12,7 @@ import queue
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -93,12 +94,17 @@ def _round(tasks: list[Task], jobs: int, left: dict[str, Task]) -> Iterator[Answ
 
     calls = (delayed(_keyed)(os.getpid(), task.key, *task.make()) for task in tasks)
     pool = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, max_nbytes=None)
+    answers: Any = pool(calls)
     try:
-        for key, found in pool(calls):
+        for key, found in answers:
             if left.pop(key, None) is not None:
                 yield key, found
     except (TerminatedWorkerError, BrokenProcessPool):
         return
+    finally:
+        with warnings.catch_warnings():  # joblib advises its caller where a sweep is left before its end
+            warnings.simplefilter("ignore")
+            answers.close()
 
 
 def _end_workers() -> None:

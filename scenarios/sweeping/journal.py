@@ -13,7 +13,8 @@ import json
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from io import FileIO
+from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.yaml_source import shown_path
@@ -53,7 +54,7 @@ class Journal:
     another program, were left out; `ended`: its sweep was answered whole."""
 
     path: str
-    file: BinaryIO
+    file: FileIO
     answers: dict[str, Json] = field(default_factory=dict)
     damaged: int = 0
     stale: int = 0
@@ -70,24 +71,28 @@ class Journal:
         self._write(_END)
 
     def _write(self, entry: Json) -> None:
-        try:
-            self.file.write(canonical(entry) + b"\n")
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        except OSError as error:
-            words = f"the journal cannot be written: {error.strerror}; mend it and go on with --resume"
-            raise DescriptionError.at(shown_path(self.path), "", words) from error
+        _append(self.file, canonical(entry) + b"\n", self.path)
 
     def begin_anew(self) -> None:
         """Empties it, but for its first line."""
-        self.file.seek(0)
-        self.file.truncate()
-        self.file.write(_HEAD)
-        self.file.flush()
+        self.file.truncate(0)
+        _append(self.file, _HEAD, self.path)
         self.answers, self.damaged, self.stale, self.ended = {}, 0, 0, False
 
     def close(self) -> None:
         self.file.close()
+
+
+def _append(file: FileIO, line: bytes, path: str) -> None:
+    """Writes a line through to the disk. The file has no buffer: what a full disk did not take is not tried again."""
+    try:
+        left = memoryview(line)
+        while left:
+            left = left[file.write(left) or 0 :]
+        os.fsync(file.fileno())
+    except OSError as error:
+        words = f"the journal cannot be written: {error.strerror}; mend it and go on with --resume"
+        raise DescriptionError.at(shown_path(path), "", words) from error
 
 
 def open_journal(path: str) -> Journal:
@@ -100,7 +105,7 @@ def open_journal(path: str) -> Journal:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise DescriptionError.at(shown_path(path), "", "is no regular file; name another --journal")
-    file = os.fdopen(handle, "r+b")
+    file = FileIO(handle, "r+")
     try:
         _hold(file, path)
         return _read(file, path)
@@ -119,7 +124,7 @@ def read_answers(path: str) -> dict[str, Json]:
         return _parsed(file.read(MAX_BYTES + 1), path).answers
 
 
-def _hold(file: BinaryIO, path: str) -> None:
+def _hold(file: FileIO, path: str) -> None:
     try:
         import fcntl
 
@@ -132,13 +137,13 @@ def _hold(file: BinaryIO, path: str) -> None:
             raise DescriptionError.at(shown_path(path), "", words) from error
 
 
-def _read(file: BinaryIO, path: str) -> Journal:
-    found = _parsed(file.read(MAX_BYTES + 1), path)
+def _read(file: FileIO, path: str) -> Journal:
+    if os.fstat(file.fileno()).st_size > MAX_BYTES:
+        raise DescriptionError.at(shown_path(path), "", "is larger than 1 GiB; not a journal of a sweep")
+    found = _parsed(file.readall(), path)
     file.truncate(found.good)
-    file.seek(0, os.SEEK_END)
     if found.good == 0:
-        file.write(_HEAD)
-        file.flush()
+        _append(file, _HEAD, path)
     return Journal(
         path=path, file=file, answers=found.answers, damaged=found.damaged, stale=found.stale, ended=found.ended
     )  # fmt: skip

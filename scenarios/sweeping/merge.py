@@ -51,7 +51,7 @@ def merged(sweep: Sweep, choice: Choice) -> dict[str, Any]:
 
 def _found(name: str, *folders: str) -> str:
     """The file of that name in the first folder that has it; else the name itself (a shipped fleet, a cached model)."""
-    paths = (os.path.join(folder, name) for folder in folders)
+    paths = (os.path.join(folder, name) for folder in folders if name)
     return next((path for path in paths if "\0" not in path and os.path.lexists(path)), name)
 
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 
 from scenarios.sweeping.spec import Bound, Json, Metric
 
+Point = tuple[float, ...]
+MANY = 1000
+
 
 def kept(row: Json, slo: Sequence[Bound]) -> Json:
     """`met`: true, false, or null where it cannot be told; `misses`: each bound that is not kept, with both figures.
@@ -49,27 +52,54 @@ def front(rows: Sequence[Json], objectives: Sequence[Metric]) -> list[bool | Non
     """By row: whether no other is at least as good in all objectives and better in one.
 
     null: not admitted, or one of its figures is unknown. Where requests did not finish, that counts as an objective.
+    A figure of which only a lower bound is known beats no known one; two such are compared by their bounds.
     """
     points = [_point(row, objectives) for row in rows]
     known = sorted({point for point in points if point is not None})
-    best: list[tuple[float, ...]] = []
-    for point in known:  # whoever beats a point stands before it in this order
-        if not any(all(a <= b for a, b in zip(other, point, strict=True)) for other in best):
-            best.append(point)
-    members = set(best)
+    members = set(_unbeaten(known) if len(known) < MANY else _unbeaten_of_many(known))
     return [None if point is None else point in members for point in points]
 
 
-def _point(row: Json, objectives: Sequence[Metric]) -> tuple[float, ...] | None:
-    """The figures as numbers of which less is better."""
+def _unbeaten(points: list[Point]) -> list[Point]:
+    """Of sorted points: whoever beats one stands before it."""
+    best: list[Point] = []
+    for point in points:
+        if not any(all(a <= b for a, b in zip(other, point, strict=True)) for other in best):
+            best.append(point)
+    return best
+
+
+def _unbeaten_of_many(points: list[Point]) -> list[Point]:
+    """The same over arrays, of ranks instead of values: 100,000 points may all be on the front."""
+    import numpy as np
+
+    columns = [column for column in zip(*points, strict=True) if len(set(column)) > 1]
+    ranks = [{value: rank for rank, value in enumerate(sorted(set(column)))} for column in columns]
+    rows = [[rank[value] for value in column] for rank, column in zip(ranks, columns, strict=True)]
+    table = np.array(rows, dtype=np.int32)
+    best, held = np.empty_like(table), 0
+    found = []
+    for place, point in enumerate(points):
+        beaten = np.ones(held, dtype=bool)
+        for column, value in zip(best[1:, :held], table[1:, place], strict=True):  # the first is in order already
+            beaten &= column <= value
+        if not beaten.any():
+            best[:, held] = table[:, place]
+            held += 1
+            found.append(point)
+    return found
+
+
+def _point(row: Json, objectives: Sequence[Metric]) -> Point | None:
+    """The figures as numbers of which less is better, each with whether it is a lower bound: less is better, too."""
     if row["verdict"] != "admitted":
         return None
-    signed = []
+    signed: list[float] = []
     for metric in objectives:
         value = figure(row, metric)
         if value is None:
             return None
-        signed.append(-value if metric.more else value)
+        signed += (-value if metric.more else value, metric.key in row["lower_bounds"])
     return (*signed, -row["figures"].get("finished", 1))
 
 
@@ -93,7 +123,11 @@ def _size(row: Json) -> tuple[int, bool, float]:
     return row["devices"], cost is None, cost or 0.0
 
 
-def _ordered(row: Json, objectives: Sequence[Metric]) -> list[tuple[bool, float]]:
-    """The objectives one after another; what is unknown comes last."""
-    values = [(figure(row, metric), metric.more) for metric in objectives]
-    return [(value is None, 0.0 if value is None else -value if more else value) for value, more in values]
+def _ordered(row: Json, objectives: Sequence[Metric]) -> list[tuple[int, float]]:
+    """The objectives one after another; lower bounds come after what is known, what is unknown comes last."""
+    ordered = []
+    for metric in objectives:
+        value = figure(row, metric)
+        rank = 2 if value is None else int(metric.key in row["lower_bounds"])
+        ordered.append((rank, 0.0 if value is None else -value if metric.more else value))
+    return ordered

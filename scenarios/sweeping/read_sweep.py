@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -161,7 +162,7 @@ class _Reader:
             if not isinstance(entry, dict) or not entry:
                 self.fault(("list", index), "wanted a mapping {field: value}")
                 continue
-            before = seen.setdefault(repr(sorted(entry.items(), key=lambda item: item[0])), index)
+            before = seen.setdefault(_same_for(entry), index)
             if before != index:
                 self.fault(("list", index), f"is entry {before + 1} once more; keep one")
             named = [name for name in entry if self._field_name(("list", index, name), name)]
@@ -179,9 +180,11 @@ class _Reader:
             if not isinstance(values, list) or not values:
                 self.fault(("grid", name), "wanted a list of at least one value, e.g. [1, 2]")
                 continue
+            seen: set[str] = set()
             for index, one in enumerate(values):
-                if one in values[:index]:
+                if (known := _same_for(one)) in seen:
                     self.fault(("grid", name, index), f"{printable(repr(one))} stands twice; keep one")
+                seen.add(known)
             axes.append(tuple({name: self._setting(("grid", name, i), one)} for i, one in enumerate(values)))
         return tuple(axes)
 
@@ -264,6 +267,11 @@ class _Reader:
             else:
                 prices[sku] = Fraction(text)
         return prices
+
+
+def _same_for(value: Any) -> str:
+    """One text for equal values, in whatever order a mapping has its fields."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _base_of(name: str, folder: str, question: Question) -> Base:

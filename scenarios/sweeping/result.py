@@ -48,7 +48,8 @@ def result_document(sweep: Sweep, cases: Sequence[Case], answers: Mapping[str, J
                  "at": "least" if b.metric.more else "most"} for b in slo],
         "prices": {name: float(price) for name, price in sorted(sweep.prices.items())},
         "groups": groups, "rows": [row | {"pareto": marks[row["case"]]} for row in rows],
-        "defaults": [*sweep.defaults, *defaults], "warnings": _warnings(sweep, cases),
+        "defaults": [*sweep.defaults, *defaults],
+        "warnings": [*_warnings(sweep, cases), *_bounds_compared(sweep, rows)],
         "limits": [*LIMITS[sweep.question], *COMMON_LIMITS],
     }  # fmt: skip
 
@@ -105,3 +106,12 @@ def _warnings(sweep: Sweep, cases: Sequence[Case]) -> list[str]:
     out = [f"prices: no case uses {', '.join(unused)}"] if unused else []
     unpriced = sorted((used - sweep.prices.keys()) - {""}) if sweep.prices else []
     return out + ([f"prices: none for {', '.join(unpriced)}; such cases cost null"] if unpriced else [])
+
+
+def _bounds_compared(sweep: Sweep, rows: Sequence[Json]) -> list[str]:
+    """Which objectives are ranked by what is known least of them."""
+    names = [m.name for m in sweep.objectives if any(m.key in row["lower_bounds"] for row in rows)]
+    if not names:
+        return []
+    words = "of some cases only a lower bound (>=) is known; it beats no known figure, and others by their bounds"
+    return [f"{', '.join(names)}: {words}"]

@@ -12,7 +12,7 @@ from typing import Any
 from fleet.errors import DescriptionError, Fault
 from fleet.yaml_source import printable
 from scenarios.sweeping import engines
-from scenarios.sweeping.cases import Case, Files, program, read_cases
+from scenarios.sweeping.cases import Case, Files, program, read_cases, words_of
 from scenarios.sweeping.journal import Journal, open_journal, read_answers
 from scenarios.sweeping.merge import told
 from scenarios.sweeping.result import result_document
@@ -119,7 +119,7 @@ def _answered(sweep: Sweep, todo: Sequence[Case], files: Files, how: How) -> Ite
             trace = None if case.trace is None else files.trace(case.trace)
             return pickle.dumps((sweep.question, case.body), protocol=5), trace
 
-        return engines.Task(case.key, _words(case), make)
+        return engines.Task(case.key, words_of(case.index + 1, case.choice), make)
 
     tasks = [task(case) for case in todo]
     if not tasks:
@@ -132,8 +132,3 @@ def _answered(sweep: Sweep, todo: Sequence[Case], files: Files, how: How) -> Ite
     for key, data in found:
         document: dict[str, Any] = json.loads(data)
         yield key, document["answer"]
-
-
-def _words(case: Case) -> str:
-    fields = ", ".join(f"{name}: {printable(str(value))}" for name, value in case.fields.items())
-    return f"case {case.index + 1} ({fields})" if fields else f"case {case.index + 1}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from fleet.units import format_bytes
 from fleet.yaml_source import printable
+from scenarios.sweeping.merge import FILES
 from scenarios.sweeping.ranking import figure
 from scenarios.sweeping.spec import METRICS, Json, Metric
 from scenarios.table import Paint, Table, safe
@@ -13,6 +14,7 @@ from scenarios.words import defaults_block, joined, limits_block, listing, plura
 
 MOST_ROWS = 40
 MOST_REASONS = 10
+MOST_FIELD = 60
 WIDE, HIGH = 56, 12
 """Characters of the picture."""
 
@@ -90,7 +92,9 @@ def _fields(fields: dict[str, Any]) -> str:
     words = []
     for name, value in fields.items():
         text = "left out" if value is None else value if isinstance(value, str) else _flow(value)
-        words.append(f"{name}: {printable(text, 60)}")
+        if name in FILES and len(text) > MOST_FIELD:
+            text = f"...{text[3 - MOST_FIELD :]}"  # paths differ at their ends
+        words.append(f"{name}: {printable(text, MOST_FIELD)}")
     return ", ".join(words) or "the base as it is"
 
 

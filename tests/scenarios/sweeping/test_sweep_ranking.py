@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.sweeping import ranking
 from scenarios.sweeping.ranking import figure, front, kept, smallest
 from scenarios.sweeping.spec import METRICS, Bound, Metric
 
@@ -99,3 +100,22 @@ def test_slos_are_kept_missed_or_cannot_be_told(given_row: Any, bounds: list[Bou
     assert found["met"] is met
     for miss in found["misses"]:
         assert miss["found"] != miss["bound"]
+
+
+def test_a_lower_bound_beats_no_known_figure_and_is_beaten_by_one() -> None:
+    """It may be any longer time: only what is known to be at most the bound is known to be better."""
+    least = {"lower_bounds": ["ttft_p99_s"]}
+    near, far = row(1, ttft_p99_s=1.0), row(2, ttft_p99_s=2.0)
+    assert front([near | least, far], [M["ttft_p99"]]) == [True, True]
+    assert front([near, far | least], [M["ttft_p99"]]) == [True, False]
+    assert front([near, near | least], [M["ttft_p99"]]) == [True, False]
+    assert front([near | least, far | least], [M["ttft_p99"]]) == [True, False]
+    met = {"slo": {"met": True}}
+    assert smallest([near | least | met, far | met], [M["ttft_p99"]])["case"] == 2
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3), st.booleans()), min_size=2))
+def test_the_front_of_many_is_the_front_of_few(points: list[ranking.Point]) -> None:
+    known = sorted(set(points))
+    assert len(known) < 2 or ranking._unbeaten_of_many(known) == ranking._unbeaten(known)

@@ -82,6 +82,36 @@ def test_all_faults_of_all_cases_are_told_at_once_and_each_once() -> None:
     assert [line.split(" ")[0] for line in faults(text)] == ["s.yaml:5:19", "s.yaml:5:25", "s.yaml:6:16"]
 
 
+def test_a_fault_of_some_cases_in_words_of_the_base_names_the_first_of_them() -> None:
+    text = HEAD + "grid: {answers.most: [900, 1], seed: [1, 2]}\n"
+    (told,) = faults(text)
+    assert told.endswith("answers.least is more than most; in case 3 (answers.most: 1, seed: 1) and 1 more")
+
+
+@pytest.mark.parametrize("field", ["fleet", "model", "trace"])
+def test_a_file_that_is_not_there_is_told_at_the_value_that_names_it(field: str) -> None:
+    drawn = "arrivals: [null], prompts: [null], answers: [null], " if field == "trace" else ""
+    text = HEAD + f"grid: {{{drawn}{field}: [nowhere.bin]}}\n"
+    assert [line.split(" ")[:2] for line in faults(text)] == [[f"s.yaml:4:{len(drawn) + len(field) + 11}", field]]
+    assert f"{field}" in faults(HEAD + f"grid: {{{drawn}{field}: ['']}}\n")[0].split(" ")[1]
+
+
+def test_many_values_are_compared_in_time_that_grows_with_their_number() -> None:
+    """Each with each takes minutes for 100,000; the file of these is read in a second or two."""
+    values = [[str(n)] for n in range(30_000)]
+    sweep = parse_sweep(json.dumps(SIMULATE | {"list": [{"seed": "1"}], "grid": {"outages": values}}), "s.yaml", "")
+    assert len(sweep.grid[0]) == 30_000
+
+
+def test_requests_that_are_the_same_in_other_words_are_one_demand() -> None:
+    same = {"fleet": "hgx-a100"}
+    document = SIMULATE | {
+        "grid": {"arrivals.requests": ["60"]},
+        "list": [same, same | {"arrivals.rate": "60.0"}, same | {"seed": "0", "slo.ttft": "30000 us"}],
+    }
+    assert len({case.demand for case in read_cases(parse_sweep(json.dumps(document), "s.yaml", ""))[0]}) == 1
+
+
 def test_a_fault_of_the_base_is_told_in_the_base(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("schema: kvwaybill/scenario/1\nfleet: two-gpu-nvlink\nattention: no\n")
     text = "schema: kvwaybill/sweep/1\nquestion: admit\nbase: base.yaml\ngrid: {kv_extent: [filled, allocated]}\n"

@@ -198,6 +198,27 @@ def test_a_journal_cut_or_damaged_anywhere_never_gives_another_answer(data: st.D
     assert read_answers(str(path)) == held
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+@pytest.mark.parametrize(("jobs", "most"), [("1", 0), ("2", 3000)])
+def test_a_full_disk_is_told_once_and_what_was_written_goes_on(jobs: str, most: int, ask: Ask, folder: Path) -> None:
+    whole = ask("sweep", "sweep.yaml", *RUN, "--journal", "whole.jsonl").out
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, -1))\n"
+        f"from scenarios.cli.__main__ import main; raise SystemExit(main(['sweep', 'sweep.yaml', '--jobs', '{jobs}']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "error: sweep.journal.jsonl: the journal cannot be written: File too large; mend it and go on with --resume"
+    ]
+    kept = len(read_answers("sweep.journal.jsonl"))
+    assert (0 < kept < 8) if most else kept == 0
+    assert ask("sweep", "sweep.yaml", *RUN, "--resume").out == whole
+
+
 def _task(key: str, body: bytes) -> engines.Task:
     return engines.Task(key, f"case {key}", lambda: (body, None))
 
