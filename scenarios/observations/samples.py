@@ -17,8 +17,9 @@ from scenarios.observations.observation import Interval, counted
 Labels = tuple[tuple[str, str], ...]
 
 _SAMPLE = re.compile(
-    r"\s*([a-zA-Z_:][a-zA-Z0-9_:]{0,200})\s*(?:\{([^\n]*)\})?\s+(\S{1,64})(?:\s+-?[0-9.]{1,32})?\s*(?:#.*)?"
+    r'\s*([a-zA-Z_:][a-zA-Z0-9_:]{0,200})\s*(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*+)\})?\s+(\S{1,64})(?:\s+-?[0-9.]{1,32})?\s*(?:#.*)?'
 )
+_NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]{0,200})(?:\s*\{|\s+[^\s=:]|\s*$)")
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]{0,100})\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _RANKS = ("engine", "dp_rank", "pp_rank", "tp_rank", "moe_ep_rank", "engine_type")
 _MOST_SERIES = 100_000
@@ -70,8 +71,8 @@ class Scrapes:
 
 
 def name_of(text: str) -> str | None:
-    """The name of a sample, None for comments and anything else."""
-    found = _SAMPLE.fullmatch(text)
+    """The name that a line begins with, of a whole sample or of a cut one; None for comments and other text."""
+    found = _NAME.match(text)
     return found[1] if found else None
 
 
@@ -81,7 +82,11 @@ def scrapes_of(lines: Sequence[Line], source: str) -> Scrapes:
     faults: list[Fault] = []
     for line in lines:
         found = _SAMPLE.fullmatch(line.text)
-        if found is None or found[1].endswith(("_bucket", "_created")):
+        if found is None:
+            message = "no whole sample (name{labels} value): the line is cut"
+            faults.append(Fault(source=source, field="", message=message, line=line.number, column=1))
+            continue
+        if found[1].endswith(("_bucket", "_created")):
             continue
         try:
             labels, value = labels_of(found[2] or ""), counted(found[3].removeprefix("+"))

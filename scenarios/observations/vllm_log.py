@@ -21,12 +21,13 @@ NAME = "vLLM log"
 ENGINE = "vllm-nixl"
 _HEAD = "KV Transfer metrics:"
 _FIELDS = {
-    "transfers": re.compile(r"Num successful transfers=([^,\s]{1,64})"),
-    "size": re.compile(r"Avg MB per transfer=([^,\s]{1,64})"),
-    "time": re.compile(r"Avg xfer time \(ms\)=([^,\s]{1,64})"),
-    "descriptors": re.compile(r"Avg number of descriptors=([^,\s]{1,64})"),
+    "transfers": re.compile(r"Num successful transfers=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
+    "size": re.compile(r"Avg MB per transfer=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
+    "time": re.compile(r"Avg xfer time \(ms\)=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
+    "descriptors": re.compile(r"Avg number of descriptors=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
 }
-_FAILED = re.compile(r"Num failed transfers=([^,\s]{1,64})")
+_CUT = re.compile(r"Avg MB per transfer=[0-9.]+$")
+_FAILED = re.compile(r"Num failed transfers=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])")
 _PLACES = {"size": 3, "time": 3, "descriptors": 1}
 _UNITS = {"size": Fraction(MIB), "time": Fraction(1, 1000), "descriptors": Fraction(1)}
 _SIZING = {
@@ -77,6 +78,8 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
     totals: dict[str | None, _Total] = {}
     for number, text in _transfers(lines, warnings):
         rank = _RANK.search(text.partition(_HEAD)[0])
+        if _CUT.search(text):
+            warnings.append(f"line {number} ends behind a size: its last digits may be cut")
         _add(totals.setdefault(rank[1] if rank else None, _Total()), number, text, source, faults)
     if faults:
         raise DescriptionError(faults)

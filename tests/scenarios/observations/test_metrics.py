@@ -136,3 +136,15 @@ def test_several_sources_in_one_file_are_named_with_their_lines(tmp_path):
     )
     assert "vLLM metrics: 3, 4" in told
     assert "NIXL telemetry: 11" in told
+
+
+@pytest.mark.parametrize(
+    "cut", ['{engine="1"', '{engine="1",model_name="m"}', '{engine="1"} 9 9 9', "{engine=1} 9", ""]
+)
+def test_a_cut_sample_is_told_and_not_left_out(tmp_path, cut):
+    assert ":11:1" in fault(tmp_path, f"{VLLM}vllm:nixl_bytes_transferred_sum{cut}\n")
+
+
+def test_timestamps_and_exemplars_stand_behind_values(tmp_path):
+    later = VLLM.replace("9.437184e+06", '9.437184e+06 1700000000000 # {trace_id="a"} 0.67')
+    assert only(tmp_path, later).bytes.whole() == (9_437_184, 9_437_184)

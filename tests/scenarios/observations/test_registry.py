@@ -54,6 +54,17 @@ def test_a_line_wrapped_over_three_is_one_line(tmp_path):
     assert observed(tmp_path, wrapped).observations[0].bytes == observed(tmp_path, LINE).observations[0].bytes
 
 
+def test_a_line_inside_json_ends_at_its_quote(tmp_path):
+    quoted = '{"level": "INFO"}\n{"message": "' + LINE + '"}\n'
+    assert observed(tmp_path, quoted).observations[0].bytes == observed(tmp_path, LINE).observations[0].bytes
+
+
+@pytest.mark.parametrize("figure", ["nan", "1e3", "-2.25", "2.2.5", "", "12,25"])
+def test_a_size_that_is_no_number_is_never_read_in_part(tmp_path, figure):
+    told = LINE.replace("transfer=2.25,", f"transfer={figure},")
+    assert ":1:1" in fault(tmp_path, told)
+
+
 def test_a_cut_line_is_told_by_its_number(tmp_path):
     told = fault(tmp_path, f"x\n{LINE.partition(', Avg MB')[0]}\n")
     assert ":2:1" in told
