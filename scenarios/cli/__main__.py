@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import typer
 
 COMMANDS = (
-    "admit", "place", "explain", "run", "prove", "compare", "history", "report", "simulate", "sweep", "calibrate",
-    "witness", "fleet", "model", "scenario", "backends",
+    "admit", "place", "explain", "run", "prove", "compare", "audit", "history", "report", "simulate", "sweep",
+    "calibrate", "witness", "fleet", "model", "scenario", "backends",
 )  # fmt: skip
 """Files of this package that hold commands, in the order of the help; each has `register(app)`."""
 

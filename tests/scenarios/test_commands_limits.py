@@ -30,12 +30,14 @@ def files(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     assert ask("admit", "two-gpu", *SHORT, "--plan-out", "plan.json").code == 0
     assert ask("run", "plan.json", "--run-out", "run.json").code == 0
+    line = "KV Transfer metrics: Num successful transfers=4, Avg MB per transfer=2.25, Avg number of descriptors=72.0"
+    (tmp_path / "engine.log").write_text(line)
     write_json(tmp_path / "config.json", {"model_type": "never_heard_of", "architectures": ["NeverForCausalLM"]})
     return tmp_path
 
 
 PLANNED, FILE, ANY, SIMULATED = "planned", "file", "any", "simulated"
-TIMED, HISTORY = "timed", "history"
+TIMED, HISTORY, AUDITED = "timed", "history", "audited"
 """What the limits of a result are about: what the executor computes and where, what is declared, or anything."""
 RESULTS: list[tuple[list[str], int, str]] = [
     (["admit", "two-gpu"], 0, PLANNED),
@@ -59,6 +61,7 @@ RESULTS: list[tuple[list[str], int, str]] = [
     (["compare", "plan.json", "plan.json"], 0, PLANNED),
     (["compare", "run.json", "run.json"], 0, PLANNED),
     (["history", "run.json"], 0, HISTORY),
+    (["audit", "engine.log"], 0, AUDITED),
     (["explain", "plan.json"], 0, PLANNED),
     (["explain", "plan.json", "gpu:0->gpu:1"], 0, PLANNED),
     (["model", "show"], 0, ANY),
@@ -78,6 +81,7 @@ ABOUT: dict[str, Callable[[str], bool]] = {
     ANY: lambda words: "f32" in words and "batch 1" in words,
     FILE: lambda words: "declared" in words,
     TIMED: lambda words: "no contention" in words,
+    AUDITED: lambda words: "none is chosen" in words and "does not see" in words,
     HISTORY: lambda words: "order given" in words and "emulated" in words,
     SIMULATED: lambda words: "unscored" in words and "not simulated" in words,
 }

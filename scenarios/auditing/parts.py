@@ -1,0 +1,116 @@
+"""The transfers that a log tells, part by part: a part is one line of it, or one rank of a scrape.
+
+The readers of `scenarios.observations` sum over lines; an audit also looks at each, since sizes of one line bound the
+layers more closely than a sum does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scenarios.observations import Observation, Reading, nixl, nsight, read_observations, trtllm_csv, vllm_log
+from scenarios.observations.lines import Line, lines_of, opened
+from scenarios.observations.observation import MIB, Interval, printed
+from scenarios.observations.registry import HEAD, MOST_KEPT, read_lines
+
+MOST_PARTS = 100_000
+_HEADS = ("KV Transfer metrics:", "descriptors of total size")
+_POST = re.compile(r"Avg post time \(ms\)=([0-9.]{1,40})")
+_THROUGHPUT = re.compile(r"Throughput \(MB/s\)=([0-9.]{1,40})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One line or rank. `post` is the part of `seconds` that went into posting, `stated_rate` what the line divides."""
+
+    seen: Observation
+    post: Interval | None = None
+    stated_rate: Interval | None = None
+
+    @property
+    def rate(self) -> Interval | None:
+        """Bytes per second of a transfer, the mean over its time; None where bytes or time are not told, or 0."""
+        return _per(self.seen.bytes, self.seen.seconds)
+
+    @property
+    def moving_rate(self) -> Interval | None:
+        """The same with the time of posting taken off; None where it is not told, or as long as the transfer."""
+        if self.post is None or self.seen.seconds is None:
+            return None
+        rest = self.seen.seconds - self.post
+        return _per(self.seen.bytes, rest) if rest.low > 0 else None
+
+    @property
+    def where(self) -> str:
+        """Its lines, rank and kind, for messages."""
+        seen = self.seen
+        line = f"line {seen.lines[0]}" if seen.lines else ""
+        way = f"{seen.kind} {seen.src or '?'} -> {seen.dst or '?'}" if seen.kind else ""
+        return ", ".join(word for word in (line, seen.rank, seen.side, way) if word) or seen.source
+
+
+def _per(size: Interval | None, time: Interval | None) -> Interval | None:
+    if size is None or time is None or time.low <= 0 or size.high <= 0:
+        return None
+    return Interval(size.low / time.high, size.high / time.low)
+
+
+def read_parts(path: str, version: str | None) -> tuple[Reading, list[Part]]:
+    """The reading of a file and its parts. DescriptionError as `read_observations` raises it."""
+    if path == "-" or os.path.isfile(path):
+        source = "<stdin>" if path == "-" else path
+        with opened(path) as file:
+            head = file.read(HEAD)
+            if not any(binary.matches(head) for binary in (nsight, trtllm_csv)):
+                kept: list[Line] = []
+                reading = read_lines(_keeping(lines_of(file, source, head), kept), source, version)
+                return reading, _parts(reading, kept, source)
+    reading = read_observations(path, version=version)
+    return reading, _parts(reading, [], path)
+
+
+def _keeping(lines: Iterable[Line], kept: list[Line]) -> Iterator[Line]:
+    """Every line; those of transfers are kept. The registry ends a file of too many before this holds more than it."""
+    size = 0
+    for line in lines:
+        if size < MOST_KEPT and (any(head in line.text for head in _HEADS) or vllm_log.is_piece(line.text)):
+            kept.append(line)
+            size += len(line.text)
+        yield line
+
+
+def _parts(reading: Reading, lines: Sequence[Line], source: str) -> list[Part]:
+    """One a line where lines tell transfers, else one an observation."""
+    heads = [index for index, line in enumerate(lines) if any(head in line.text for head in _HEADS)]
+    reader = {vllm_log.NAME: vllm_log, nixl.NAME: nixl}.get(reading.format)
+    if reader is None or not heads or len(heads) > MOST_PARTS:
+        return [Part(seen=one) for one in reading.observations]
+    found = []
+    for first, end in zip(heads, [*heads[1:], len(lines)], strict=True):
+        group = [line for at, line in enumerate(lines[first:end]) if line.number <= lines[first].number + at]
+        if " Posted Xfer with" in group[0].text:
+            continue
+        for one in reader.read(group, source, None).observations:
+            found.append(_with_times(one, " ".join(line.text for line in group)))
+    return found
+
+
+def _with_times(one: Observation, text: str) -> Part:
+    """What the readers leave out: the time of posting, and the rate that the line states, whose parts may disagree."""
+    post, rate = _POST.search(text), _THROUGHPUT.search(text)
+    count = one.transfers.low if one.transfers is not None else Fraction(0)
+    return Part(
+        seen=one,
+        post=None if post is None else _three(post[1], Fraction(1, 1000)).times(count),
+        stated_rate=None if rate is None else _three(rate[1], Fraction(MIB)),
+    )
+
+
+def _three(text: str, unit: Fraction) -> Interval:
+    """A figure rounded to 3 places, of which zeros at the end are not printed."""
+    whole, _, places = text.rstrip(".").partition(".")
+    return printed(f"{whole or '0'}.{places:0<3}", unit)
