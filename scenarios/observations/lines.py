@@ -8,8 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from fleet.errors import DescriptionError
 
@@ -20,8 +19,7 @@ _BINARY = 32
 """NULs in the first 4 KiB from which on a file is no text (UTF-16 logs are told by name)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line of a text: its number from 1, without escapes or the line end."""
 
     number: int
