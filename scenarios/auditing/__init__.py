@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from scenarios.auditing.audit import Asked, audit
+from scenarios.auditing.models import Narrowed
 
-__all__ = ["Asked", "audit"]
+__all__ = ["Asked", "Narrowed", "audit"]

@@ -21,8 +21,10 @@ MOST_LAYERS = 256
 STEP = 8
 """Bytes of a block in a region are a multiple of 8: heads have a multiple of 8 numbers of at least one byte."""
 MOST_SIZES = 64
-BLOCKS = (1, 8, 16, 32, 48, 64, 80, 96, 128, 256)
-"""Tokens of a block that engines offer."""
+BLOCKS = (1, 2, 4, 8, *range(16, 4097, 16))
+"""Tokens of a block or page that are looked for: multiples of 16 as hybrids of vLLM have them, and small pages."""
+USUAL_BLOCK = 256
+"""The largest block of a model without state; a log of another prints its block."""
 WIDTHS = (1, 2, 4)
 
 
@@ -79,24 +81,30 @@ def each(part: Part) -> tuple[int, int] | None:
 
 
 def layer_readings(parts: Sequence[Part]) -> list[Document]:
-    """Layers and blocks that every part allows, transfers of a part being alike; deepest first.
+    """Layers and blocks that every part allows, transfers of a part being alike where they can be; deepest first.
 
-    Each {layers, regions_per_layer, regions, blocks}: blocks of one transfer, one figure a part.
+    Each {layers, regions_per_layer, regions, blocks}: blocks of one transfer, one figure for each part of its own.
     """
-    told = [found for part in parts if part.seen.descriptors is not None and (found := each(part)) is not None]
-    distinct = list(dict.fromkeys(told))
-    if not distinct or any(low != high for low, high in distinct):
+    counts = {found[0] for part in parts if (found := each(part)) is not None and found[0] == found[1]}
+    totals = [found for part in parts if each(part) is None and (found := whole_total(part)) and found[1] > 0]
+    if not counts:
         return []
     readings = []
     for per_layer in (2, 1):
         for layers in range(MOST_LAYERS, 0, -1):
             regions = per_layer * layers
-            if all(count % regions == 0 for count, _ in distinct):
-                blocks = sorted({count // regions for count, _ in distinct})
+            if all(count % regions == 0 for count in counts) and all(_divides(regions, total) for total in totals):
+                blocks = sorted({count // regions for count in counts})[:100]
                 readings.append(
-                    {"layers": layers, "regions_per_layer": per_layer, "regions": regions, "blocks": blocks[:100]}
+                    {"layers": layers, "regions_per_layer": per_layer, "regions": regions, "blocks": blocks}
                 )
     return readings
+
+
+def _divides(number: int, between: tuple[int, int]) -> bool:
+    """Whether it divides some whole number in [least, most]."""
+    low, high = between
+    return low + (-low) % number <= high
 
 
 def unlike_regions(parts: Iterable[Part]) -> list[int]:
@@ -104,7 +112,7 @@ def unlike_regions(parts: Iterable[Part]) -> list[int]:
     totals = list(dict.fromkeys(found for part in parts if (found := whole_total(part)) is not None and found[1] > 0))
     if not totals:
         return []
-    return [n for n in range(1, 2 * MOST_LAYERS + 1) if all(low + (-low) % n <= high for low, high in totals)]
+    return [n for n in range(1, 2 * MOST_LAYERS + 1) if all(_divides(n, total) for total in totals)]
 
 
 def token_readings(size: int) -> list[Document]:
@@ -128,3 +136,9 @@ def rank_readings(count: int, most: int = 64) -> list[int]:
 def pool_bytes(available: Interval, tokens: int, block: int) -> Interval:
     """Bytes of one token in all layers of a rank, by a pool: tokens = floor(available / block bytes) * block."""
     return Interval(available.low / (tokens + block), available.high / Fraction(tokens))
+
+
+def blocks_of_pool(reading: Document, sizes: Sequence[int], pool: Interval) -> list[int]:
+    """Tokens of a block with which a reading's block in all regions has the bytes that the pool's tokens have."""
+    whole = [reading["regions"] * size for size in sizes]
+    return [tokens for tokens in BLOCKS if any(size % tokens == 0 and size // tokens in pool for size in whole)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.model import Model
 from scenarios.auditing import arithmetic, rates
-from scenarios.auditing.models import model_document
-from scenarios.auditing.parts import Part, read_parts
+from scenarios.auditing.models import Narrowed, model_document
+from scenarios.auditing.parts import Part, Told, read_parts
 from scenarios.auditing.rates import finding
 from scenarios.observations import Interval, Reading
 
@@ -26,9 +26,7 @@ class Asked:
 
     version: str | None = None
     model: Model | None = None
-    tp: int | None = None
-    kv_dtype: str | None = None
-    block: int | None = None
+    narrowed: Narrowed = field(default_factory=Narrowed)
     link: str | None = None
 
 
@@ -42,24 +40,24 @@ def audit(path: str, asked: Asked) -> Document:
     if asked.link is not None and asked.link not in {kind for kind, _, _ in known.links}:
         kinds = ", ".join(kind for kind, _, _ in known.links)
         raise DescriptionError.at("command line", "--link", f"{asked.link[:40]!r} is no kind of link; there is {kinds}")
-    reading, parts = read_parts(path, asked.version)
-    sizes = arithmetic.descriptor_sizes(parts)
-    pool = _pool(reading, asked)
-    document: Document = {"schema": "kvwaybill/audit/1", "verdict": "", "log": _log(reading, parts, asked)}
-    document |= _inferred(sizes, parts, asked)
+    told = read_parts(path, asked.version)
+    sizes = arithmetic.descriptor_sizes(told.parts)
+    pool = _pool(told.reading, asked.narrowed)
+    document: Document = {"schema": "kvwaybill/audit/1", "verdict": "", "log": _log(told, asked)}
+    document |= _inferred(sizes, told.parts, pool, asked.narrowed)
     document["pool"] = None if pool is None else {"bytes_per_token": [float(pool.low), float(pool.high)]}
-    document["rates"] = [row for part in parts if (row := rates.rate_document(part, known))][:MOST_SHOWN]
+    document["rates"] = [row for part in told.parts[:MOST_SHOWN] if (row := rates.rate_document(part, known))]
     if asked.model is not None:
-        document["model"] = model_document(
-            asked.model, parts, pool, tp=asked.tp, dtype=asked.kv_dtype, block=asked.block
-        )
-    document["findings"] = _findings(document, reading, parts, sizes, asked)
-    document["verdict"] = _verdict(document)
-    document["limits"] = _limits(reading, known)
+        engine = told.reading.engine
+        document["model"] = model_document(asked.model, engine, told.parts, sizes, pool, asked.narrowed)
+    document["findings"] = _findings(document, told, sizes, asked)
+    document["verdict"] = _verdict(document, sizes)
+    document["limits"] = _limits(told.reading, known)
     return document
 
 
-def _log(reading: Reading, parts: Sequence[Part], asked: Asked) -> Document:
+def _log(told: Told, asked: Asked) -> Document:
+    reading, parts = told.reading, told.parts
     versions = {part.seen.version for part in parts} | {one.version for one in reading.observations} | {asked.version}
     return {
         "format": reading.format,
@@ -85,8 +83,21 @@ def _part(part: Part) -> Document:
         "descriptors": _whole(seen.descriptors),
         "seconds": None if seen.seconds is None else [float(seen.seconds.low), float(seen.seconds.high)],
         "ranks_possible": arithmetic.rank_readings(int(count.low)) if _countable(part) and count is not None else [],
-        "bytes_per_transfer": _mean(part),
+        "bytes_per_request": _requests(part),
+        "bytes_per_transfer": _mean(part, seen.bytes),
+        "seconds_per_transfer": _mean(part, seen.seconds),
     }
+
+
+def _requests(part: Part) -> list[Document]:
+    """Bytes of one request for each number of ranks, a transfer being one rank's: {ranks, requests, bytes}."""
+    count, size = part.seen.transfers, part.seen.bytes
+    if count is None or size is None or not _countable(part):
+        return []
+    return [
+        {"ranks": ranks, "requests": int(count.low) // ranks, "bytes": _whole(size.times(ranks / count.low))}
+        for ranks in arithmetic.rank_readings(int(count.low))
+    ]
 
 
 def _countable(part: Part) -> bool:
@@ -99,44 +110,53 @@ def _whole(value: Interval | None) -> list[int] | None:
     return None if value is None else list(value.whole() or (int(value.low), int(value.high) + 1))
 
 
-def _mean(part: Part) -> list[float] | None:
-    size, count = part.seen.bytes, part.seen.transfers
+def _mean(part: Part, size: Interval | None) -> list[float] | None:
+    count = part.seen.transfers
     if size is None or count is None or not count.is_exact or count.low < 1:
         return None
     return [float(size.low / count.low), float(size.high / count.low)]
 
 
-def _inferred(sizes: arithmetic.Sizes, parts: Sequence[Part], asked: Asked) -> Document:
+def _inferred(sizes: arithmetic.Sizes, parts: Sequence[Part], pool: Interval | None, narrowed: Narrowed) -> Document:
     """Sizes of a descriptor, readings of layers and blocks, and what a block may hold."""
     held: list[Document] = []
     for size in sizes.list or ():
         tokens = arithmetic.token_readings(size)
-        held.append({"bytes": size, "tokens": [t for t in tokens if asked.block in (None, t["block_tokens"])]})
+        held.append({"bytes": size, "tokens": [t for t in tokens if narrowed.block in (None, t["block_tokens"])]})
+    readings = arithmetic.layer_readings(parts)
+    if pool is not None and sizes.list:
+        readings = [row | {"block_tokens": arithmetic.blocks_of_pool(row, sizes.list, pool)} for row in readings]
+        readings = [row for row in readings if row["block_tokens"]]
     found = sizes.interval
     return {
         "descriptor_bytes": None if found is None else [float(found.low), float(found.high)],
         "descriptors_hold": held,
-        "readings": arithmetic.layer_readings(parts),
+        "readings": readings,
         "regions_if_transfers_differ": arithmetic.unlike_regions(parts),
     }
 
 
-def _pool(reading: Reading, asked: Asked) -> Interval | None:
+def _pool(reading: Reading, narrowed: Narrowed) -> Interval | None:
     """Bytes of one token on a rank, by what the engine printed at start; None where it contradicts itself or is cut."""
     available, tokens = reading.sizing.get("available_bytes"), reading.sizing.get("pool_tokens")
-    if available is None or tokens is None or tokens.low < 1 or _hybrid(reading) is not None:
+    if available is None or tokens is None or tokens.low < 1 or _hybrid(reading, narrowed) is not None:
         return None
-    block = asked.block or max(arithmetic.BLOCKS)
-    return arithmetic.pool_bytes(available, int(tokens.low), block)
+    return arithmetic.pool_bytes(available, int(tokens.low), _block(reading, narrowed))
 
 
-def _hybrid(reading: Reading) -> str | None:
+def _block(reading: Reading, narrowed: Narrowed) -> int:
+    """Tokens of a block: as asked or as printed, else the largest that is usual."""
+    stated = reading.sizing.get("block_tokens")
+    return narrowed.block or (int(stated.high) if stated is not None else arithmetic.USUAL_BLOCK)
+
+
+def _hybrid(reading: Reading, narrowed: Narrowed) -> str | None:
     """In words, how the pool's tokens and its concurrency disagree: those of a hybrid in an older version do."""
     told = [reading.sizing.get(name) for name in ("pool_tokens", "request_tokens", "max_concurrency")]
     tokens, request, turns = told
     if tokens is None or request is None or turns is None or request.low < 1:
         return None
-    block = max(arithmetic.BLOCKS)
+    block = _block(reading, narrowed)
     fit = Interval(tokens.low / (request.low + block), tokens.high / request.low)
     if turns.low <= fit.high and turns.high >= fit.low:
         return None
@@ -148,17 +168,22 @@ def _hybrid(reading: Reading) -> str | None:
     )
 
 
-def _findings(
-    document: Document, reading: Reading, parts: Sequence[Part], sizes: arithmetic.Sizes, asked: Asked
-) -> list[Document]:
+def _findings(document: Document, told: Told, sizes: arithmetic.Sizes, asked: Asked) -> list[Document]:
     known = rates.catalog_rates()
-    found = [each for part in parts for each in rates.rate_findings(part, known)]
+    found = [each for part in told.parts for each in rates.rate_findings(part, known)]
     if asked.link is not None:
-        found += [each for part in parts if (each := rates.claim_finding(part, known, asked.link)) is not None]
+        found += [each for part in told.parts if (each := rates.claim_finding(part, known, asked.link)) is not None]
+    for kind, line in told.named.items():
+        slow = [part for part in told.parts if asked.link != kind and rates.claim_finding(part, known, kind)]
+        if slow:
+            words = (
+                f"line {line} of the log names {kind}; {len(slow):,} of {len(told.parts):,} parts were not at its rate"
+            )
+            found.append(finding("NAMED_LINK", "warning", words))
     found += _size_findings(document, sizes, asked)
-    if (words := _hybrid(reading)) is not None:
+    if (words := _hybrid(told.reading, asked.narrowed) or "") != "":
         found.append(finding("POOL_DISAGREES", "warning", words))
-    failed = sum(one.failed or 0 for one in reading.observations)
+    failed = sum(one.failed or 0 for one in told.reading.observations)
     if failed:
         found.append(finding("FAILED_TRANSFERS", "warning", f"{failed:,} transfers failed; their bytes are not told"))
     return found[:MOST_SHOWN]
@@ -168,16 +193,18 @@ def _size_findings(document: Document, sizes: arithmetic.Sizes, asked: Asked) ->
     found = []
     if sizes.apart:
         words = "; ".join(f"{where}: {size}" for where, size in sizes.apart)
-        found.append(finding("SIZES_DIFFER", "contradiction", f"no one model and block size fits: {words}"))
+        words = f"no one model and block size fits: {words}; two engines, or groups of layers with blocks of their own"
+        found.append(finding("SIZES_DIFFER", "warning", words))
     elif sizes.list == () and sizes.interval is not None:
         low, high = float(sizes.interval.low), float(sizes.interval.high)
         words = f"{low:,.2f} to {high:,.2f} B a descriptor: no whole multiple of {arithmetic.STEP} B, so regions differ"
         found.append(finding("NO_ONE_SIZE", "warning", f"{words} in size, or it is no cache of heads"))
     model = document.get("model")
-    if model is not None and model["unknown"] is None and model["tried"] and not model["readings"]:
-        narrowed = [f"tp {asked.tp}" if asked.tp else "", asked.kv_dtype or ""]
-        narrowed += [f"blocks of {asked.block}" if asked.block else ""]
-        given = ", ".join(word for word in narrowed if word)
+    sized = any(part["bytes"] and part["bytes"][1] > 0 for part in document["log"]["parts"]) or document["pool"]
+    if model is not None and model["unknown"] is None and sized and not sizes.apart and not model["readings"]:
+        cut = asked.narrowed
+        told = [f"tp {cut.tp}" if cut.tp else "", cut.kv_dtype or "", f"blocks of {cut.block}" if cut.block else ""]
+        given = ", ".join(word for word in told if word)
         words = (
             f"no cut of {model['name']}{f' with {given}' if given else ''} has these sizes: of {model['tried']:,} tried"
         )
@@ -186,11 +213,11 @@ def _size_findings(document: Document, sizes: arithmetic.Sizes, asked: Asked) ->
     return found
 
 
-def _verdict(document: Document) -> str:
+def _verdict(document: Document, sizes: arithmetic.Sizes) -> str:
     if any(each["severity"] in _GRAVE for each in document["findings"]):
         return "contradicted"
     model = document.get("model")
-    if model is not None and not model["readings"]:
+    if sizes.apart or (model is not None and not model["readings"]):
         return "inconclusive"
     told = document["descriptor_bytes"] or document["readings"] or document["pool"] or document["rates"]
     sized = any(part["bytes"] and part["bytes"][1] > 0 for part in document["log"]["parts"])

@@ -11,7 +11,7 @@ from typing import Any
 from fleet.model import Model
 from fleet.models.kv import KV_TYPES, token_bytes
 from fleet.models.layers import KINDS, CacheLayer, layers_on_rank
-from scenarios.auditing.arithmetic import BLOCKS, each, whole_total
+from scenarios.auditing.arithmetic import BLOCKS, Sizes, each, whole_total
 from scenarios.auditing.parts import Part
 from scenarios.observations.observation import Interval
 
@@ -21,6 +21,9 @@ STAGES = (1, 2, 4, 8, 16)
 DTYPES = ("bf16", "fp8", "fp32", "fp8_ds_mla", "nvfp4", "fp8_token_head", "int8_token_head")
 """bf16 stands for fp16, too: the same bytes."""
 MOST_TOLD = 200
+_LOOKED_FOR = set(BLOCKS)
+_OF_CACHES = ("vllm-nixl", "sglang")
+"""Engines whose figures are of caches alone: others count all that they copy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +40,20 @@ class Shape:
     """Of one block in all regions of the rank."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Narrowed:
+    """What a user says of the cut: each None where nothing is said."""
+
+    tp: int | None = None
+    kv_dtype: str | None = None
+    block: int | None = None
+
+
 def why_not(model: Model) -> str | None:
     """In words, why the sizes of a model's transfers are not known; None where they are."""
-    if model.unknown:
-        return f"{model.name}: {model.unknown[0]}"
+    if not model.caches:
+        words = model.unknown[0] if model.unknown else "it keeps nothing"
+        return f"{model.name}: {words}"
     growths = {KINDS[layer.kind].growth: layer.kind for layer in model.caches}
     if "constant" in growths:
         return f"{model.name} keeps state ({growths['constant']} layers), and how it is transferred was not read"
@@ -49,11 +62,15 @@ def why_not(model: Model) -> str | None:
     return None
 
 
-def shapes_of(model: Model, *, tp: int | None, dtype: str | None, block: int | None) -> Iterator[Shape]:
-    """Every cut of the model that is asked for; whole stages of equal depth only."""
+def shapes_of(
+    model: Model, sizes: Sequence[int] | None, *, tp: int | None, dtype: str | None, block: int | None
+) -> Iterator[Shape]:
+    """Every cut of the model that is asked for; whole stages of equal depth only.
+
+    `sizes`: bytes that a descriptor can have, of which the tokens of a block follow; None: nobody tells blocks apart.
+    """
     degrees = DEGREES if tp is None else (tp,)
     types = DTYPES if dtype is None else ("bf16" if dtype == "fp16" else dtype,)
-    blocks = BLOCKS if block is None else (block,)
     for degree, stages in itertools.product(degrees, STAGES):
         held = layers_on_rank(model.caches, degree)
         if held is None or len(held) % stages:
@@ -66,11 +83,18 @@ def shapes_of(model: Model, *, tp: int | None, dtype: str | None, block: int | N
             if size is None:
                 continue
             regions = sum(1 if layer.latent_dim else 2 for layer in stage)
-            for tokens in blocks:
+            for tokens in (block,) if block is not None else _blocks_of(size, regions, sizes):
                 yield Shape(
                     tp=degree, pp=stages, dtype=kind, block=tokens, layers=len(stage), regions=regions,
                     block_bytes=size * tokens,
                 )  # fmt: skip
+
+
+def _blocks_of(token: int, regions: int, sizes: Sequence[int] | None) -> list[int]:
+    """Tokens of a block that give a descriptor one of these sizes, regions being of one mean size."""
+    if sizes is None:
+        return [1]
+    return sorted({size * regions // token for size in sizes if size * regions % token == 0} & _LOOKED_FOR)
 
 
 def _token_bytes(layers: Sequence[CacheLayer], dtype: str) -> int | None:
@@ -120,20 +144,25 @@ def _blocks(shape: Shape, part: Part) -> tuple[int, int] | None:
 
 
 def model_document(
-    model: Model, parts: Sequence[Part], pool: Interval | None, *, tp: int | None, dtype: str | None, block: int | None
+    model: Model, engine: str, parts: Sequence[Part], sizes: Sizes, pool: Interval | None, asked: Narrowed
 ) -> Document:
     """{name, unknown, readings, tried}: each reading has tp, pp, kv_dtype, block_tokens, layers, regions, transfers.
 
     `pool`: bytes of one token on a rank by the sizing lines of a log, which narrow it further.
     """
-    unknown = why_not(model)
-    document: Document = {"name": model.name, "unknown": unknown, "readings": [], "tried": 0}
     told = [part for part in parts if part.seen.bytes is not None and part.seen.bytes.high > 0]
+    unknown = why_not(model)
+    if told and engine not in _OF_CACHES:
+        unknown = f"{engine} counts all that it copies, not a cache alone: nothing of a model divides it"
+    if told and sizes.interval is not None and sizes.list is None:
+        unknown = "the figures are rounded so far that sizes of a descriptor cannot be told apart"
+    document: Document = {"name": model.name, "unknown": unknown, "readings": [], "tried": 0}
     if unknown is not None or not (told or pool):
         return document
-    for shape in shapes_of(model, tp=tp, dtype=dtype, block=block):
+    divided = sizes.list if any(part.seen.descriptors is not None for part in told) else None
+    for shape in shapes_of(model, divided, tp=asked.tp, dtype=asked.kv_dtype, block=asked.block):
         document["tried"] += 1
-        if pool is not None and not pool.low <= Fraction(shape.block_bytes, shape.block) <= pool.high:
+        if pool is not None and Fraction(shape.block_bytes, shape.block) not in pool:
             continue
         found = fits(shape, told)
         if found is not None:

@@ -20,6 +20,8 @@ from scenarios.observations.registry import HEAD, MOST_KEPT, read_lines
 MOST_PARTS = 100_000
 _HEADS = ("KV Transfer metrics:", "descriptors of total size")
 _POST = re.compile(r"Avg post time \(ms\)=([0-9.]{1,40})")
+_NAMED = {"nvlink": re.compile(r"nvlink|cuda_ipc", re.I)}
+"""Words by which a log says that it goes over a kind of link (UCX names its transport over NVLink so)."""
 _THROUGHPUT = re.compile(r"Throughput \(MB/s\)=([0-9.]{1,40})")
 
 
@@ -59,31 +61,44 @@ def _per(size: Interval | None, time: Interval | None) -> Interval | None:
     return Interval(size.low / time.high, size.high / time.low)
 
 
-def read_parts(path: str, version: str | None) -> tuple[Reading, list[Part]]:
-    """The reading of a file and its parts. DescriptionError as `read_observations` raises it."""
-    if path == "-" or os.path.isfile(path):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """A whole log: its reading, its parts, and the kinds of link that its words name, each with its first line."""
+
+    reading: Reading
+    parts: list[Part]
+    named: dict[str, int]
+
+
+def read_parts(path: str, version: str | None) -> Told:
+    """A file taken apart. DescriptionError as `read_observations` raises it."""
+    if path == "-" or not os.path.isdir(path):
         source = "<stdin>" if path == "-" else path
         with opened(path) as file:
             head = file.read(HEAD)
             if not any(binary.matches(head) for binary in (nsight, trtllm_csv)):
                 kept: list[Line] = []
-                reading = read_lines(_keeping(lines_of(file, source, head), kept), source, version)
-                return reading, _parts(reading, kept, source)
+                named: dict[str, int] = {}
+                reading = read_lines(_keeping(lines_of(file, source, head), kept, named), source, version)
+                return Told(reading=reading, parts=_parts(reading, kept), named=named)
     reading = read_observations(path, version=version)
-    return reading, _parts(reading, [], path)
+    return Told(reading=reading, parts=_parts(reading, []), named={})
 
 
-def _keeping(lines: Iterable[Line], kept: list[Line]) -> Iterator[Line]:
+def _keeping(lines: Iterable[Line], kept: list[Line], named: dict[str, int]) -> Iterator[Line]:
     """Every line; those of transfers are kept. The registry ends a file of too many before this holds more than it."""
     size = 0
     for line in lines:
         if size < MOST_KEPT and (any(head in line.text for head in _HEADS) or vllm_log.is_piece(line.text)):
             kept.append(line)
             size += len(line.text)
+        for kind, pattern in _NAMED.items():
+            if kind not in named and pattern.search(line.text):
+                named[kind] = line.number
         yield line
 
 
-def _parts(reading: Reading, lines: Sequence[Line], source: str) -> list[Part]:
+def _parts(reading: Reading, lines: Sequence[Line]) -> list[Part]:
     """One a line where lines tell transfers, else one an observation."""
     heads = [index for index, line in enumerate(lines) if any(head in line.text for head in _HEADS)]
     reader = {vllm_log.NAME: vllm_log, nixl.NAME: nixl}.get(reading.format)
@@ -94,7 +109,7 @@ def _parts(reading: Reading, lines: Sequence[Line], source: str) -> list[Part]:
         group = [line for at, line in enumerate(lines[first:end]) if line.number <= lines[first].number + at]
         if " Posted Xfer with" in group[0].text:
             continue
-        for one in reader.read(group, source, None).observations:
+        for one in reader.read(group, "", None).observations:
             found.append(_with_times(one, " ".join(line.text for line in group)))
     return found
 
@@ -105,12 +120,17 @@ def _with_times(one: Observation, text: str) -> Part:
     count = one.transfers.low if one.transfers is not None else Fraction(0)
     return Part(
         seen=one,
-        post=None if post is None else _three(post[1], Fraction(1, 1000)).times(count),
+        post=None if post is None or (each := _three(post[1], Fraction(1, 1000))) is None else each.times(count),
         stated_rate=None if rate is None else _three(rate[1], Fraction(MIB)),
     )
 
 
-def _three(text: str, unit: Fraction) -> Interval:
-    """A figure rounded to 3 places, of which zeros at the end are not printed."""
+def _three(text: str, unit: Fraction) -> Interval | None:
+    """A figure rounded to 3 places, of which zeros at the end are not printed; None where it is no number."""
     whole, _, places = text.rstrip(".").partition(".")
-    return printed(f"{whole or '0'}.{places:0<3}", unit)
+    if not whole and not places:
+        return None
+    try:
+        return printed(f"{whole}.{places:0<3}", unit)
+    except ValueError:
+        return None

@@ -72,8 +72,9 @@ def rate_document(part: Part, known: Known) -> Document | None:
 
 def _fastest(part: Part) -> Fraction:
     """What its fastest transfer ran at, or more: the mean's lower end, or the fastest told, less its rounding."""
-    mean, told = part.rate, part.seen.rates
-    return max(mean.low if mean is not None else Fraction(0), told.high * _LESS if told is not None else Fraction(0))
+    size, time, told = part.seen.bytes, part.seen.seconds, part.seen.rates
+    mean = size.low / time.high if size is not None and time is not None and time.high > 0 else Fraction(0)
+    return max(mean, told.high * _LESS if told is not None else Fraction(0))
 
 
 def _link(
@@ -123,8 +124,10 @@ def rate_findings(part: Part, known: Known) -> list[Document]:
         found.append(finding("POST_ABOVE_TRANSFER", "contradiction", words, part))
     stated, rate = part.stated_rate, part.rate
     if stated is not None and rate is not None and (stated.high < rate.low or stated.low > rate.high):
-        words = f"it states {_gb(stated.low)}, and its own bytes and time give {_gb(rate.low)}: edited, or of two lines"
-        found.append(finding("RATE_CONTRADICTS", "contradiction", words, part))
+        words = (
+            f"it states {_gb(stated.low)}, and its own bytes and time give {_gb(rate.low)}: edited, of two lines, or"
+        )
+        found.append(finding("RATE_CONTRADICTS", "warning", f"{words} of a version that divides otherwise", part))
     return found
 
 

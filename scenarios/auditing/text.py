@@ -43,10 +43,11 @@ def _more(count: int) -> list[str]:
 
 
 def _parts(document: Document, paint: Paint) -> list[str]:
-    table = Table("Told", ">transfers", ">bytes", ">descriptors", ">bytes a transfer", ">time of all")
+    table = Table("Told", ">transfers", ">bytes", ">descriptors", ">bytes a transfer", ">time a transfer")
     parts = document["log"]["parts"]
     for part in parts[:MOST_ROWS]:
-        time = "-" if part["seconds"] is None else time_words(sum(part["seconds"]) / 2)
+        mean = part["seconds_per_transfer"]
+        time = "-" if mean is None else time_words(sum(mean) / 2)
         table.add(
             part["where"], _range(part["transfers"]), _range(part["bytes"]), _range(part["descriptors"]),
             "-" if part["bytes_per_transfer"] is None else _middle(part["bytes_per_transfer"]), time,
@@ -96,7 +97,8 @@ def _readings(document: Document, paint: Paint) -> list[str]:
     for row in found[:MOST_ROWS]:
         regions = "K,V" if row["regions_per_layer"] == 2 else "one region"
         blocks = ", ".join(f"{count:,}" for count in row["blocks"][:8])
-        words = f"{row['layers']:,} {plural(row['layers'], 'layer')} x {regions} x {blocks} blocks{size}"
+        tokens = f" ({', '.join(map(str, row['block_tokens'][:8]))} tokens)" if "block_tokens" in row else ""
+        words = f"{row['layers']:,} {plural(row['layers'], 'layer')} x {regions} x {blocks} blocks{size}{tokens}"
         lines.append(f"  {words}")
     lines += _more(len(found))
     differing = document["regions_if_transfers_differ"]
@@ -107,14 +109,17 @@ def _readings(document: Document, paint: Paint) -> list[str]:
 
 
 def _ranks(document: Document, paint: Paint) -> list[str]:
-    told = [part for part in document["log"]["parts"] if len(part["ranks_possible"]) > 1]
+    told = [part for part in document["log"]["parts"] if len(part["bytes_per_request"]) > 1]
     if not told:
         return []
     part = told[0]
     count = part["transfers"][0]
-    words = ", ".join(f"{ranks} ({count // ranks:,})" for ranks in part["ranks_possible"])
+    words = ", ".join(
+        f"{row['ranks']} ({row['requests']:,} of {_range(row['bytes'])} B)" for row in part["bytes_per_request"]
+    )
     more = f"; so on for {len(told) - 1:,} more" if len(told) > 1 else ""
-    return paint.fold(f"Ranks (requests) that {count:,} transfers of {safe(part['where'])} may be of: {words}{more}", 2)
+    head = f"Ranks (requests, if none is cut) of {count:,} transfers of {safe(part['where'])}"
+    return paint.fold(f"{head}: {words}{more}", 2)
 
 
 def _pool(document: Document, paint: Paint) -> list[str]:
