@@ -1,7 +1,8 @@
 """NIXL's own telemetry: Prometheus text of an agent, its trace lines, and the events that its reader prints.
 
 A read counts as rx at the reader, a write as tx at the writer: the two are kept apart. A transfer is traced when it is
-posted and when it is completed: only completed ones count. Times are microseconds.
+posted and when it is completed: only completed ones count. Times are whole microseconds: of a transfer, the rest of the
+last one is not told.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _traced(
     pieces, size, time = (sum(int(found[place]) for _, found in done) for place in (3, 4, 5))
     return Observation(
         source=source, engine=ENGINE, version=version, transfers=Interval.exact(len(done)), bytes=Interval.exact(size),
-        descriptors=Interval.exact(pieces), seconds=Interval.exact(time).times(_US),
+        descriptors=Interval.exact(pieces), seconds=Interval(time * _US, (time + len(done)) * _US),
         lines=tuple(number for number, _ in done[:20]),
     )  # fmt: skip
 
