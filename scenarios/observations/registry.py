@@ -18,7 +18,7 @@ from fleet.errors import DescriptionError, Fault
 from scenarios.observations.lines import Line, lines_of, opened
 from scenarios.observations.observation import Reading
 
-BINARY: tuple[str, ...] = ("trtllm_csv",)
+BINARY: tuple[str, ...] = ("nsight", "trtllm_csv")
 """Readers of whole files, asked first, by the first bytes."""
 TEXT: tuple[str, ...] = ("vllm_log", "vllm_metrics", "sglang_metrics", "nixl", "mooncake_log")
 HEAD = 4096

@@ -145,12 +145,20 @@ def _changed(document: Document) -> tuple[Section, ...]:
     return (*(sections or [same]), checks(document["checks"], "Checks"))
 
 
+def _told(row: Document, who: str) -> str:
+    """Bytes, or the interval that a printed figure stands for."""
+    value, ends = row[f"{who}_bytes"], row.get(f"{who}_bytes_interval")
+    if value is None and ends:
+        return f"{ends[0]:,} to {ends[1]:,} B"
+    return "-" if value is None else format_bytes(value)
+
+
 def _compared(document: Document) -> tuple[Section, ...]:
     if document.get("changes") is not None:
         return _changed(document)
     rows = []
     for row in document["rows"]:
-        figures = (format_bytes(row[f"{who}_bytes"]) if row[f"{who}_bytes"] is not None else "-" for who in WHO)
+        figures = (_told(row, who) for who in WHO)
         copies = "/".join(count_of(row[f"{who}_copies"]) for who in WHO)
         rows.append(
             (row["phase"], row["tensor"], _ends(row), row["kind"], *figures, copies, row["witness"], row["verdict"])

@@ -37,7 +37,7 @@ def files(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 PLANNED, FILE, ANY, SIMULATED = "planned", "file", "any", "simulated"
-TIMED, HISTORY, AUDITED = "timed", "history", "audited"
+TIMED, HISTORY, AUDITED, IMPORTED = "timed", "history", "audited", "imported"
 """What the limits of a result are about: what the executor computes and where, what is declared, or anything."""
 RESULTS: list[tuple[list[str], int, str]] = [
     (["admit", "two-gpu"], 0, PLANNED),
@@ -60,6 +60,7 @@ RESULTS: list[tuple[list[str], int, str]] = [
     (["compare", "plan.json", "run.json"], 0, PLANNED),
     (["compare", "plan.json", "plan.json"], 0, PLANNED),
     (["compare", "run.json", "run.json"], 0, PLANNED),
+    (["compare", "plan.json", "engine.log"], 3, IMPORTED),
     (["history", "run.json"], 0, HISTORY),
     (["audit", "engine.log"], 0, AUDITED),
     (["explain", "plan.json"], 0, PLANNED),
@@ -82,6 +83,7 @@ ABOUT: dict[str, Callable[[str], bool]] = {
     FILE: lambda words: "declared" in words,
     TIMED: lambda words: "no contention" in words,
     AUDITED: lambda words: "none is chosen" in words and "does not see" in words,
+    IMPORTED: lambda words: "witness import" in words and "does not see" in words,
     HISTORY: lambda words: "order given" in words and "emulated" in words,
     SIMULATED: lambda words: "unscored" in words and "not simulated" in words,
 }

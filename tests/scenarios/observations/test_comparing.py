@@ -200,6 +200,8 @@ def test_the_text_carries_warnings_and_intervals(plans, ask, tmp_path):
     assert done.code == 0
     assert "counted once" in done.out
     assert "594,540,495 to 594,544,689 B" in done.out
+    page = ask("compare", plans["vllm-nixl"], tmp_path / "log", "-o", "md")
+    assert (page.code, "594,540,495 to 594,544,689 B" in page.out) == (0, True)
 
 
 def test_bad_use_is_told(plans, ask, tmp_path):
