@@ -109,8 +109,10 @@ def _prompt(request: Request, model: Model, fault: FaultSink) -> int:
     if request.prompt_ids is None:
         if request.prompt_tokens is None:
             return 1  # BOS alone: llama2.c without -i
-        if not 1 <= request.prompt_tokens <= MAX_COUNT:
+        if request.prompt_tokens < 1:
             fault("prompt_tokens", f"{request.prompt_tokens} is no count of prompt tokens; BOS makes it 1 at least")
+        elif request.prompt_tokens > MAX_COUNT:
+            fault("prompt_tokens", f"{request.prompt_tokens} is out of range; use 1 to {MAX_COUNT}")
         return request.prompt_tokens
     if request.prompt_tokens is not None and request.prompt_tokens != len(request.prompt_ids):
         fault("prompt_tokens", "give the prompt or its count, not two that differ")

@@ -262,3 +262,9 @@ def test_observed_figures_do_not_change_a_plan() -> None:
     assert first is not None
     assert second is not None
     assert [row.bytes for row in first.rows] == [row.bytes for row in second.rows]
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "BOS makes it 1 at least"), (10**20, "use 1 to 1099511627776")])
+def test_a_count_of_prompt_tokens_outside_its_range_is_told_by_the_end_that_it_passes(count: int, words: str) -> None:
+    with pytest.raises(DescriptionError, match=words):
+        admit(ask(pair(), prompt_tokens=count))
