@@ -46,13 +46,14 @@ def register(app: typer.Typer) -> None:
         Lists every size, number of layers, blocks and ranks that the printed figures allow; none is chosen.
         """
         from fleet.checkpoints import load_model
-        from scenarios.auditing import Asked
+        from scenarios.auditing import Asked, Narrowed
         from scenarios.auditing import audit as audited
         from scenarios.auditing.text import audit_text
 
         _check(model, tp, kv_dtype, block_size)
         loaded = None if model is None else load_model(model)
-        asked = Asked(version=engine_version, model=loaded, tp=tp, kv_dtype=kv_dtype, block=block_size, link=link)
+        narrowed = Narrowed(tp=tp, kv_dtype=kv_dtype, block=block_size)
+        asked = Asked(version=engine_version, model=loaded, narrowed=narrowed, link=link)
         document = audited(log, asked)
         if output is Format.json:
             console.document(document)
