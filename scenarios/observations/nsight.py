@@ -112,7 +112,7 @@ def _opened(path: str, source: str) -> Iterator[sqlite3.Connection]:
             database.set_progress_handler(too_much, STEP)
             database.set_authorizer(_authorize)
             yield database
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite quotes a damaged schema, which need be no UTF-8
         words = "its tables are no plain ones" if "prohibited" in str(error) or "auth" in str(error) else str(error)
         words = "it takes more work than its size allows" if work > most else words
         raise DescriptionError.at(source, "", f"cannot be read: {words}; export it again") from error

@@ -87,3 +87,12 @@ def test_gpus_of_processes_are_the_machines_or_it_is_said_that_they_are_not(tmp_
     read = read_observations(str(tmp_path / "a.sqlite"))
     assert [seen.dst for seen in read.observations] == (["gpu:4", "gpu:6"] if known else ["gpu:0", "gpu:0"])
     assert any("numbered as each process saw them" in words for words in read.warnings) is not known
+
+
+def test_a_damaged_schema_that_is_no_text_is_told(tmp_path):
+    """sqlite quotes the schema in its message, whatever bytes stand there."""
+    path = tmp_path / "a.sqlite"
+    export(path, "start INTEGER, end INTEGER, bytes INTEGER, copyKind INTEGER", [])
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE filler", b"CREATE \xacBLE \xff\xfeller"))
+    with pytest.raises(DescriptionError, match="cannot be read"):
+        read_observations(str(path))
