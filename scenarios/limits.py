@@ -6,7 +6,11 @@ from typing import Any
 
 Document = dict[str, Any]
 
-_COMPUTE = "f32 only, batch 1: what the executor computes; other types and batches can be priced, not run."
+_COMPUTE = (
+    "f32 only, batch 1: what the executor computes of llama2.c's checkpoints; of folders of safetensors (llama,"
+    " mistral, qwen2, qwen3) their own fp32, bf16 or fp16, summed in f32."
+    " Other types and batches can be priced, not run."
+)
 _ATTENTION = {
     "device": (
         "attention: device. Everything runs on the device; the token id chosen there crosses to the host,"

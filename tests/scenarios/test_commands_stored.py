@@ -172,7 +172,7 @@ def test_a_checkpoint_that_changed_is_another(ask: Ask, plan: Path, model: Path)
 @pytest.mark.parametrize(
     ("hub", "more"),
     [
-        (Hub(), {}),
+        (Hub(), {"fleet": "two-gpu-staged", "kv_extent": "blocks:4"}),
         (Hub(family="qwen3", qk_norm=True, head_dim=8, dtype="fp32"), {"attention": "host", "kv_dtype": "fp16"}),
     ],
 )
