@@ -93,6 +93,6 @@ def test_a_damaged_schema_that_is_no_text_is_told(tmp_path):
     """sqlite quotes the schema in its message, whatever bytes stand there."""
     path = tmp_path / "a.sqlite"
     export(path, "start INTEGER, end INTEGER, bytes INTEGER, copyKind INTEGER", [])
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE filler", b"CREATE \xacBLE \xff\xfeller"))
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE filler", b"CREATE \xacABLE \xff\xfeller"))
     with pytest.raises(DescriptionError, match="cannot be read"):
         read_observations(str(path))
