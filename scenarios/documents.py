@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
 from fleet.errors import DescriptionError
@@ -32,6 +32,7 @@ __all__ = [
     "read_document",
     "write_data",
     "write_document",
+    "write_lines",
 ]
 
 MAX_BYTES = 256 * 2**20
@@ -243,26 +244,39 @@ def write_text(path: str, text: str) -> None:
     write_data(path, text.encode("utf-8", errors="surrogateescape"))
 
 
+def write_lines(path: str, lines: Iterable[str]) -> None:
+    """As `write_document`, for lines with their ends, written as they come: they need not be in memory together."""
+    if path == "-":
+        sys.stdout.writelines(lines)
+        sys.stdout.flush()
+        return
+    _write_parts(path, (line.encode("utf-8", errors="surrogateescape") for line in lines))
+
+
 def write_data(path: str, data: bytes) -> None:
     """As `write_document`, for finished bytes; not for stdout."""
+    _write_parts(path, (data,))
+
+
+def _write_parts(path: str, parts: Iterable[bytes]) -> None:
     try:
         target = os.path.realpath(path)
         if os.path.lexists(target) and not stat.S_ISREG(os.stat(target).st_mode):
             with open(target, "wb") as file:
-                file.write(data)
+                file.writelines(parts)
             return
-        _write_beside(target, data)
+        _write_beside(target, parts)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
 
 
-def _write_beside(target: str, data: bytes) -> None:
+def _write_beside(target: str, parts: Iterable[bytes]) -> None:
     beside = f"{target}.{os.getpid()}.part"
     # O_EXCL: a file or link that somebody laid there is never written through.
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(handle, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
         os.replace(beside, target)
     except BaseException:
         with contextlib.suppress(OSError):

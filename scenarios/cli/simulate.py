@@ -65,10 +65,10 @@ def register(app: typer.Typer) -> None:
             seen = read_observed(observed, len(done.traffic.arrival))
             done.document["observed"] = comparison(seen, done.traffic, done.outcome)
         if records_out is not None:
-            from scenarios.documents import write_text
+            from scenarios.documents import write_lines
             from scenarios.simulation.records import records
 
-            write_text(records_out, "".join(records(done.plant, done.traffic, done.outcome)))
+            write_lines(records_out, records(done.plant, done.traffic, done.outcome))
             console.note(f"records written to {records_out}")
         if output is Report.json:
             console.document(done.document)

@@ -10,6 +10,7 @@ from scenarios.simulation.engine import Outcome
 from scenarios.simulation.plant import Plant
 from scenarios.simulation.traffic import Traffic
 
+SLICE = 4096
 STATES = {col.FINISHED: "finished", col.REFUSED: "refused"}
 TIMES = {
     "prefill_start_ps": col.TADM, "prefill_end_ps": col.TPEND, "handoff_start_ps": col.THS, "handoff_end_ps": col.THE,
@@ -17,13 +18,18 @@ TIMES = {
 }  # fmt: skip
 
 
+def _rows(traffic: Traffic, outcome: Outcome) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Arrival, prompt, answer and columns of each request; as Python's numbers only some at a time."""
+    for begin in range(0, len(traffic.arrival), SLICE):
+        part = slice(begin, begin + SLICE)
+        columns = (traffic.arrival[part], traffic.prompt[part], traffic.out[part], outcome.requests[part])
+        yield from zip(*(column.tolist() for column in columns), strict=True)
+
+
 def records(plant: Plant, traffic: Traffic, outcome: Outcome) -> Iterator[str]:
     """The lines, each with its newline. Times are whole picoseconds from the first arrival's clock."""
     names = plant.device_of
-    columns = zip(
-        traffic.arrival.tolist(), traffic.prompt.tolist(), traffic.out.tolist(), outcome.requests.tolist(), strict=True
-    )
-    for number, (arrival, prompt, out, row) in enumerate(columns):
+    for number, (arrival, prompt, out, row) in enumerate(_rows(traffic, outcome)):
         record = {
             "request": number, "state": STATES.get(row[col.ST], "unfinished"), "arrival_ps": arrival,
             "prompt_tokens": prompt, "new_tokens": out,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scenarios.documents import write_lines
 from tests.command_line import Ask, asker
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -62,7 +63,24 @@ def test_the_text_names_what_is_not_modelled_and_the_denominators(ask: Ask) -> N
         assert words in answer.out
 
 
-def test_records_tell_every_request_once(ask: Ask, tmp_path: Path) -> None:
+def test_lines_are_written_as_they_come_and_a_half_written_file_is_none(tmp_path: Path) -> None:
+    """A million records need not be in memory together, and a failure in their midst leaves what was there."""
+    out = tmp_path / "lines"
+    write_lines(str(out), (f"{n}\n" for n in range(3)))
+    assert out.read_text() == "0\n1\n2\n"
+
+    def broken() -> Iterator[str]:
+        yield "3\n"
+        raise RuntimeError("in the midst")
+
+    with pytest.raises(RuntimeError):
+        write_lines(str(out), broken())
+    assert out.read_text() == "0\n1\n2\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
+
+
+def test_records_tell_every_request_once(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scenarios.simulation.records.SLICE", 300)
     out = tmp_path / "requests.jsonl"
     assert ask("simulate", "code", "--records-out", out).code == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
