@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 import typer
 
+from fleet.errors import DescriptionError
 from scenarios.cli.console import Console
 from scenarios.cli.frame import command, exit_code, wrong_use
-from scenarios.cli.kinds import refuse_other_kinds
+from scenarios.cli.kinds import kind_in, refuse_other_kinds
 from scenarios.cli.reporting import Report, ReportOption, check_report, show_report
 
 
@@ -76,7 +78,13 @@ def _observed(a: str, b: str, requests: int | None, version: str | None) -> dict
     """The comparison of a plan with an observation; None where B is a document of kvwaybill, or not there."""
     from scenarios.observations.opening import observation_at
 
-    opened = observation_at(b)
+    first, opened = observation_at(a), observation_at(b)
+    if first is not None and a != "-" and kind_in(a) is None:
+        told = ""
+        with contextlib.suppress(DescriptionError):
+            told = first(None).format
+        if told:
+            wrong_use(f"{a} is an observation ({told}); a plan stands first: compare PLAN OBSERVATION")
     if opened is None:
         return None
     from scenarios.documents import read_document
@@ -86,9 +94,14 @@ def _observed(a: str, b: str, requests: int | None, version: str | None) -> dict
     plan = read_document(a, ("plan",))
     reading = opened(version)
     document = compare_observation(plan, reading, requests=requests, version=version)
-    told = {"path": "<stdin>" if b == "-" else b, "kind": "observation", "plan_id": None, "verdict": None}
+    entry: dict[str, Any] = {
+        "path": "<stdin>" if b == "-" else b,
+        "kind": "observation",
+        "plan_id": None,
+        "verdict": None,
+    }
     about = f"{reading.format} of {reading.engine}" + (f" {version}" if version else "")
-    document["documents"] = [_named(a, plan), told | {"about": about, "asked": None}]
+    document["documents"] = [_named(a, plan), entry | {"about": about, "asked": None}]
     return document
 
 

@@ -210,5 +210,8 @@ def test_bad_use_is_told(plans, ask, tmp_path):
     assert (done.code, "no line of a format" in done.err) == (2, True)
     done = ask("compare", plans["none"], plans["none"], "--requests", "2")
     assert (done.code, "of an observation" in done.err) == (2, True)
+    (tmp_path / "log").write_text(line())
+    done = ask("compare", tmp_path / "log", plans["none"])
+    assert (done.code, "a plan stands first" in done.err) == (2, True)
     done = ask("compare", tmp_path / "noise", tmp_path / "noise")
     assert done.code == 2
