@@ -149,7 +149,9 @@ def _book_some(
     mapped = 0
     wanted: dict[tuple[str, str | None], int] = {}
     for each in some:
-        wanted[each.node, each.profile] = wanted.get((each.node, each.profile), 0) + each.count
+        if each.count is not None:
+            wanted[each.node, each.profile] = wanted.get((each.node, each.profile), 0) + each.count
+    mapped += _book_shares(fleet, {each.node for each in some if each.count is None}, source, held, told)
     for (node, profile), count in wanted.items():
         kind = "GPUs" if profile is None else f"slices {profile}"
         near = [d for d in fleet.devices if _is_host(fleet, d.host, node) and _is_kind(d, profile)]
@@ -162,6 +164,21 @@ def _book_some(
             told.append(f"{count} of {len(near)} {kind} of node {node} are in use ({source}); which is not said")
         for device in near:
             _add(held[device.id], device.memory.capacity.value if everything else None, source)
+    return mapped
+
+
+def _book_shares(fleet: Fleet, shared: set[str], source: str, held: dict[str, _Held], told: list[str]) -> int:
+    """Nodes of which parts of GPUs are taken: what is in use there is unknown, on cards and on slices."""
+    mapped = 0
+    for node in sorted(shared):
+        near = [d for d in fleet.devices if d.kind == "gpu" and _is_host(fleet, d.host, node)]
+        if not near:
+            told.append(f"shares of GPUs of node {node} ({source}) are in use; fleet {fleet.name} has none there")
+            continue
+        mapped += 1
+        told.append(f"shares of GPUs of node {node} are in use ({source}); of which, and how much, is not said")
+        for device in near:
+            _add(held[device.id], None, source)
     return mapped
 
 

@@ -38,11 +38,14 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SomeOf:
-    """`count` devices of a node are taken; which ones is not said. `profile`: slices of this profile, None: cards."""
+    """`count` devices of a node are taken; which ones is not said. `profile`: slices of this profile, None: cards.
+
+    `count` None: what of its GPUs and slices is taken is not said either, as of shares.
+    """
 
     what: str
     node: str
-    count: int
+    count: int | None
     profile: str | None = None
 
 

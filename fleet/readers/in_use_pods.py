@@ -2,7 +2,8 @@
 
 Counted are limits of `nvidia.com/gpu`, `amd.com/gpu`, `gpu.intel.com/*` and MIG slices (`nvidia.com/mig-1g.10gb`), as
 the scheduler counts: the sum over containers, or the largest init container if that is more. A container that is told
-its GPUs (`NVIDIA_VISIBLE_DEVICES` with UUIDs) names them. Pods that have ended hold nothing.
+its GPUs (`NVIDIA_VISIBLE_DEVICES` with UUIDs) names them. Pods that have ended hold nothing. Shares of GPUs, and counts
+that are no whole number, leave what is in use on the node unknown.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def read_pods(document: dict[str, Any], source: str) -> InUse:
     pods = [item for item in items if isinstance(item, dict) and item.get("kind", "Pod") == "Pod"]
     if items and not pods:
         raise DescriptionError.at(source, "items", "holds no pod, but other things; give kubectl get pods -A -o json")
+    if any(not isinstance(pod.get("spec"), dict) for pod in pods):
+        raise DescriptionError.at(source, "items", "has a pod without spec; give kubectl get pods -A -o json, whole")
     for pod in pods:
         _read_pod(pod, holdings, some, told)
     if not (holdings or some or told):
@@ -49,15 +52,17 @@ def _read_pod(pod: dict[str, Any], holdings: list[Holding], some: list[SomeOf], 
         return
     limits = _limits(spec)
     odd = sorted(key for key, count in limits.items() if count is None)
-    told += [f"{name} asks for {printable(key, 80)}, which names no bytes of a device" for key in odd]
+    told += [f"{name} asks for {printable(key, 80)}, and how much of a device that is cannot be told" for key in odd]
     wholes = sum(count for key, count in limits.items() if count and _WHOLE.fullmatch(key))
     slices = {found[1]: count for key, count in limits.items() if count and (found := _SLICE.fullmatch(key))}
-    if not wholes and not slices:
+    if not wholes and not slices and not odd:
         return
     node = spec.get("nodeName")
     if not isinstance(node, str):
         told.append(f"{name} waits for GPUs and is on no node yet")
         return
+    if odd:
+        some.append(SomeOf(what=name, node=node, count=None))
     uuids = [uuid for container in _containers(spec, "containers") for uuid in _uuids(container)]
     named = list(dict.fromkeys(uuids))
     holdings += [Holding(what=name, uuid=uuid, node=node, whole=True) for uuid in named]
@@ -89,7 +94,7 @@ def _counted(container: dict[str, Any]) -> Iterator[tuple[str, int | None]]:
             text = str(value)
             yield key, int(text) if re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) else None
         elif _SHARED.fullmatch(key):
-            yield key, None
+            yield key, 0 if str(value) == "0" else None
 
 
 def _uuids(container: dict[str, Any]) -> list[str]:

@@ -120,6 +120,7 @@ def test_a_card_of_another_size_is_told() -> None:
         ('{"kind": "ConfigMap"}', "is kind ConfigMap"),
         ("index, memory.total [MiB], memory.used [MiB]\n0, 5 MiB, 6 MiB\n", "more than the 5 MiB of memory.total"),
         ('{"kind": "List", "items": [{"kind": "Node"}]}', "holds no pod"),
+        ('{"kind": "List", "items": [{"kind": "Pod", "spec": 5}]}', "a pod without spec"),
         ('{"kind": "List", "items": 3}', "no list of at most"),
         ('{"schema": "kvwaybill/run/1"}', "give an admitted plan"),
         ('{"schema": "kvwaybill/plan/1", "verdict": "refused"}', "is not admitted"),
@@ -211,20 +212,32 @@ def test_a_pod_that_names_its_gpu_fills_that_one_alone() -> None:
     assert told == ()
 
 
-def test_pods_that_ended_hold_nothing_and_waiting_or_shared_ones_are_told() -> None:
+def test_pods_that_ended_or_ask_for_none_hold_nothing_and_waiting_ones_are_told() -> None:
     found, told = with_in_use(
         nodes(),
         [
             pods(
                 pod("done", "worker-1", {"nvidia.com/gpu": 2}, phase="Succeeded"),
                 pod("waits", None, {"nvidia.com/gpu": 1}),
-                pod("shared", "worker-1", {"nvidia.com/gpumem": 4000}),
+                pod("none", "worker-1", {"nvidia.com/gpu.shared": 0}),
                 pod("plain", "worker-1", {"cpu": "4"}),
             )
         ],
     )
     assert used(found) == {"gpu:0": 0, "gpu:1": 0}
-    assert [words.split(" ")[1] for words in told] == ["a/waits", "a/shared"]
+    assert [words.split(" ")[1] for words in told] == ["a/waits"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"nvidia.com/gpumem": 4000}, {"nvidia.com/gpu.shared": "1"}, {"nvidia.com/gpu": "three"}, {"nvidia.com/gpu": -1},
+     {"nvidia.com/mig-1g.10gb": "1.5"}],
+)  # fmt: skip
+def test_shares_and_counts_that_cannot_be_read_leave_the_gpus_of_their_node_unknown(limits: dict[str, Any]) -> None:
+    found, told = with_in_use(nodes(), [pods(pod("odd", "worker-1", limits))])
+    assert set(used(found).values()) == {None}
+    assert [words.split(" ")[1] for words in told] == ["a/odd", "of"]
+    assert admit(ask(found)).verdict == "unverified"
 
 
 @pytest.mark.parametrize("held", [[], [pod("plain", "worker-1", {"cpu": "4"})]])
