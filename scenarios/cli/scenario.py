@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,14 @@ import typer
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, Format, FormatOption, command, new_app
 from scenarios.cli.kinds import refuse_other_kinds
+
+
+class Kind(StrEnum):
+    """Files of which a JSON Schema is printed."""
+
+    scenario = "scenario"
+    simulation = "simulation"
+    sweep = "sweep"
 
 
 def register(app: typer.Typer) -> None:
@@ -65,9 +74,17 @@ def _register_show(group: typer.Typer) -> None:
 
 def _register_schema(group: typer.Typer) -> None:
     @command(group, "schema")
-    def schema(console: Console, output: FormatOption = Format.json) -> int:
-        """Print the JSON Schema of scenario files (JSON in either format)."""
-        from scenarios.scenario import scenario_schema
-
-        console.document(scenario_schema())
+    def schema(
+        console: Console,
+        of: Annotated[Kind, typer.Option("--of", help="Of which files.")] = Kind.scenario,
+        output: FormatOption = Format.json,
+    ) -> int:
+        """Print the JSON Schema of scenario files, or --of others. JSON in either format."""
+        if of is Kind.scenario:
+            from scenarios.scenario import scenario_schema as asked
+        elif of is Kind.simulation:
+            from scenarios.simulation.schema import simulation_schema as asked
+        else:
+            from scenarios.sweeping.schema import sweep_schema as asked
+        console.document(asked())
         return YES

@@ -21,9 +21,9 @@ MAX_CASES = 100_000
 MAX_FIELDS = 32
 _LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "library", "sweeps")
 _TOP = ("schema", "name", "question", "base", "grid", "list", "slo", "objectives", "prices")
-_FIELD = re.compile(r"[a-z][a-z_]{0,63}(\.[a-z][a-z_]{0,63}){0,3}")
-_DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
-_FIXED = ("schema", "name")
+FIELD = re.compile(r"[a-z][a-z_]{0,63}(\.[a-z][a-z_]{0,63}){0,3}")
+DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
+FIXED = ("schema", "name")
 
 
 def sweep_names() -> list[str]:
@@ -189,10 +189,10 @@ class _Reader:
         return tuple(axes)
 
     def _field_name(self, path: Path, name: str) -> bool:
-        if not _FIELD.fullmatch(name):
+        if not FIELD.fullmatch(name):
             self.fault(path, "is no field; write its name, below others with dots: arrivals.rate", key=True)
-        elif name.split(".")[0] in _FIXED:
-            self.fault(path, f"{' and '.join(_FIXED)} are the base's own and change no answer", key=True)
+        elif name.split(".")[0] in FIXED:
+            self.fault(path, f"{' and '.join(FIXED)} are the base's own and change no answer", key=True)
         else:
             return True
         return False
@@ -250,7 +250,7 @@ class _Reader:
         except UnitError as error:
             self.fault(path, str(error))
             return None
-        if not _DECIMAL.fullmatch(text):
+        if not DECIMAL.fullmatch(text):
             self.fault(path, f"{printable(repr(value))} is no number from 0 up")
             return None
         return float(text)
@@ -262,7 +262,7 @@ class _Reader:
             return {}
         prices: dict[str, Fraction] = {}
         for sku, text in value.items():
-            if not isinstance(text, str) or not _DECIMAL.fullmatch(text):
+            if not isinstance(text, str) or not DECIMAL.fullmatch(text):
                 self.fault(("prices", sku), f"{printable(repr(text))} is no price of an hour; write e.g. 2.50")
             else:
                 prices[sku] = Fraction(text)

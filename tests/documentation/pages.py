@@ -71,6 +71,8 @@ def schemas() -> dict[str, Document]:
 _SCHEMAS = {
     "fleet": ("fleet.schema", "fleet_schema"),
     "scenario": ("scenarios.scenario", "scenario_schema"),
+    "simulation": ("scenarios.simulation.schema", "simulation_schema"),
+    "sweep": ("scenarios.sweeping.schema", "sweep_schema"),
 }
 
 
