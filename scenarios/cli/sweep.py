@@ -72,8 +72,9 @@ def register(app: typer.Typer) -> None:
             jobs=jobs or _cores(), scheduler=scheduler, journal=_journal(console, journal, asked.source),
             resume=resume, fresh=fresh,
         )  # fmt: skip
-        if how.journal is not None and result_out is not None:
-            _apart(how.journal, result_out)
+        if result_out is not None:
+            _apart(result_out, {"the journal": how.journal, "the sweep": asked.source,
+                                "the sweep's base": asked.base.document.source})  # fmt: skip
         if dry_run:
             if output not in (Report.text, Report.json):
                 wrong_use(f"-o {output}: --dry-run lists cases as text or json; nothing is judged yet")
@@ -109,11 +110,12 @@ def _check(engine: str, scheduler: str | None, *, resume: bool, fresh: bool) -> 
         wrong_use("--resume goes on and --fresh begins anew; keep one")
 
 
-def _apart(journal: str, result: str) -> None:
+def _apart(result: str, others: dict[str, str | None]) -> None:
     from os.path import realpath
 
-    if "\0" not in journal + result and realpath(journal) == realpath(result):
-        wrong_use("--result-out names the journal; they are two files")
+    for what, path in others.items():
+        if path is not None and "\0" not in path + result and realpath(path) == realpath(result):
+            wrong_use(f"--result-out names {what}; they are two files")
 
 
 def _cores() -> int:

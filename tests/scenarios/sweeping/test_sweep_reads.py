@@ -225,6 +225,7 @@ def test_junk_in_the_place_of_any_part_is_a_fault_or_a_sweep(junk: Any) -> None:
         (["sweep.yaml", "--journal", "mine.txt"], "is no kvwaybill/sweep-journal/1; it is left as it is"),
         (["sweep.yaml", "--result-out", "no/where.json"], "cannot be written"),
         (["sweep.yaml", "--result-out", "x.jsonl", "--journal", "x.jsonl"], "they are two files"),
+        (["sweep.yaml", "--result-out", "./sweep.yaml"], "names the sweep; they are two files"),
         (["two-gpu"], "is a scenario; sweep takes a sweep"),
         (["/dev/null"], "is not a regular file"),
     ],
