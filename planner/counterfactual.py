@@ -19,7 +19,7 @@ from planner.ledger_bounds import least_utilization
 from planner.request import with_passes
 from planner.shared_memory import shared_memories
 
-_STEP = 10_000
+STEPS_OF_SHARE = 10_000
 """A suggested utilization has four decimals."""
 _BY_PREFERENCE = ("decode", "prefill")
 ADMITTED: Goal = frozenset({"admitted"})
@@ -99,8 +99,8 @@ def utilization(admission: Admission) -> Iterator[Change]:
     least = _least_share(admission)
     if least is None:
         return
-    share = min(Fraction(-(-least.numerator * _STEP // least.denominator), _STEP), Fraction(1))
-    document = {"flag": "--utilization", "from": _decimal(admission.utilization), "to": _decimal(share)}
+    share = min(Fraction(-(-least.numerator * STEPS_OF_SHARE // least.denominator), STEPS_OF_SHARE), Fraction(1))
+    document = {"flag": "--utilization", "from": decimal(admission.utilization), "to": decimal(share)}
     yield Change(document=document, ask=replace(admission.ask, utilization=share))
 
 
@@ -126,7 +126,8 @@ def _least_share(admission: Admission) -> Fraction | None:
     return needed or None
 
 
-def _decimal(share: Fraction) -> str:
+def decimal(share: Fraction) -> str:
+    """A share as a flag has it: four decimals at most."""
     return f"{float(share):.4f}".rstrip("0").rstrip(".")
 
 

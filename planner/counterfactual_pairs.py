@@ -19,12 +19,21 @@ from fleet.errors import DescriptionError
 from fleet.model import DTYPE_BYTES, PRICED_DTYPES
 from fleet.placement import Placement
 from planner.admit import Admission, Ask
-from planner.counterfactual import Change, Goal, accepted, is_mended, joined, parts_of, roles, with_batch
+from planner.counterfactual import (
+    STEPS_OF_SHARE,
+    Change,
+    Goal,
+    accepted,
+    decimal,
+    is_mended,
+    joined,
+    parts_of,
+    roles,
+    with_batch,
+)
 from planner.counterfactual_fleet import host_return, links, peer_access, pools
 from planner.request import resolve, with_passes
 
-_SHARES = 10_000
-"""A suggested utilization has four decimals."""
 Step = Callable[[Ask, int], tuple[Ask, list[dict[str, Any]]]]
 Corner = tuple[int, int]
 
@@ -93,17 +102,15 @@ def ladders(admission: Admission) -> list[Ladder]:
 
 
 def _utilization(now: Fraction) -> Ladder:
-    first = int(now * _SHARES)  # the first share of four decimals that is more is one step up
+    first = int(now * STEPS_OF_SHARE)  # the first share of four decimals that is more is one step up
 
     def more(asked: Ask, step: int) -> tuple[Ask, list[dict[str, Any]]]:
-        share = Fraction(first + step, _SHARES)
-        return replace(asked, utilization=share), [{"flag": "--utilization", "from": _told(now), "to": _told(share)}]
+        share = Fraction(first + step, STEPS_OF_SHARE)
+        return replace(asked, utilization=share), [
+            {"flag": "--utilization", "from": decimal(now), "to": decimal(share)}
+        ]
 
-    return Ladder(name="utilization", steps=_SHARES - first, at=more)
-
-
-def _told(share: Fraction) -> str:
-    return f"{float(share):.4f}".rstrip("0").rstrip(".")
+    return Ladder(name="utilization", steps=STEPS_OF_SHARE - first, at=more)
 
 
 def _context(admission: Admission, steps: int) -> Ladder:
