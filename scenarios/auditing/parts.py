@@ -20,7 +20,7 @@ from scenarios.observations.registry import HEAD, MOST_KEPT, read_lines
 MOST_PARTS = 100_000
 _HEADS = ("KV Transfer metrics:", "descriptors of total size")
 _POST = re.compile(r"Avg post time \(ms\)=([0-9.]{1,40})")
-_NAMED = {"nvlink": re.compile(r"nvlink|cuda_ipc", re.I)}
+_NAMED = {"nvlink": ("nvlink", "cuda_ipc")}
 """Words by which a log says that it goes over a kind of link (UCX names its transport over NVLink so)."""
 _THROUGHPUT = re.compile(r"Throughput \(MB/s\)=([0-9.]{1,40})")
 
@@ -89,11 +89,16 @@ def _keeping(lines: Iterable[Line], kept: list[Line], named: dict[str, int]) -> 
     """Every line; those of transfers are kept. The registry ends a file of too many before this holds more than it."""
     size = 0
     for line in lines:
-        if size < MOST_KEPT and (any(head in line.text for head in _HEADS) or vllm_log.is_piece(line.text)):
-            kept.append(line)
-            size += len(line.text)
-        for kind, pattern in _NAMED.items():
-            if kind not in named and pattern.search(line.text):
+        text = line.text
+        if "=" in text or any(
+            head in text for head in _HEADS
+        ):  # most lines of a log are neither: gigabytes of them go by here
+            known = any(head in text for head in _HEADS) or vllm_log.is_piece(text)
+            if known and size < MOST_KEPT:
+                kept.append(line)
+                size += len(text)
+        for kind, words in _NAMED.items():
+            if kind not in named and any(word in text.lower() for word in words):
                 named[kind] = line.number
         yield line
 
