@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from typing import Annotated, Any
 
 import typer
@@ -47,6 +49,7 @@ def register(app: typer.Typer) -> None:
         check_report(output)
         if a == b == "-":
             wrong_use("only one of the two documents can come from stdin")
+        _refuse_pipes(a, b)
         if (document := _observed(a, b, requests, version)) is not None:
             return _shown(console, output, document)
         if version is not None or requests is not None:
@@ -72,6 +75,14 @@ def _shown(console: Console, output: Report, document: dict[str, Any]) -> int:
 
         console.result(comparison_text(document, **console.look))
     return exit_code(document["verdict"])
+
+
+def _refuse_pipes(*paths: str) -> None:
+    """A pipe can be read once, and what it holds is asked first: only of stdin can that be looked at without taking."""
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            if path != "-" and stat.S_ISFIFO(os.stat(path).st_mode):
+                wrong_use(f"{path} is a pipe; write - for it and pipe into the command: ... | kvwaybill compare PLAN -")
 
 
 def _observed(a: str, b: str, requests: int | None, version: str | None) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -215,3 +216,10 @@ def test_bad_use_is_told(plans, ask, tmp_path):
     assert (done.code, "a plan stands first" in done.err) == (2, True)
     done = ask("compare", tmp_path / "noise", tmp_path / "noise")
     assert done.code == 2
+
+
+def test_a_named_pipe_is_told_and_not_waited_for(plans, ask, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    answer = ask("compare", plans["vllm-nixl"], tmp_path / "pipe")
+    assert answer.code == 2
+    assert "is a pipe; write - for it" in answer.err
