@@ -90,13 +90,11 @@ def _keeping(lines: Iterable[Line], kept: list[Line], named: dict[str, int]) -> 
     size = 0
     for line in lines:
         text = line.text
-        if "=" in text or any(
-            head in text for head in _HEADS
-        ):  # most lines of a log are neither: gigabytes of them go by here
-            known = any(head in text for head in _HEADS) or vllm_log.is_piece(text)
-            if known and size < MOST_KEPT:
-                kept.append(line)
-                size += len(text)
+        # Most lines of a log have neither, and gigabytes of them go by here.
+        known = any(head in text for head in _HEADS) or ("=" in text and vllm_log.is_piece(text))
+        if known and size < MOST_KEPT:
+            kept.append(line)
+            size += len(text)
         for kind, words in _NAMED.items():
             if kind not in named and any(word in text.lower() for word in words):
                 named[kind] = line.number
