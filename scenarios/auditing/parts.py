@@ -12,16 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fleet.errors import DescriptionError
 from scenarios.observations import Observation, Reading, nixl, nsight, read_observations, trtllm_csv, vllm_log
 from scenarios.observations.lines import Line, lines_of, opened
 from scenarios.observations.observation import MIB, Interval, printed
-from scenarios.observations.registry import HEAD, MOST_KEPT, read_lines
+from scenarios.observations.registry import HEAD, MOST_KEPT, marks, read_lines
 
 MOST_PARTS = 100_000
 _HEADS = ("KV Transfer metrics:", "descriptors of total size")
 _POST = re.compile(r"Avg post time \(ms\)=([0-9.]{1,40})")
 _NAMED = {"nvlink": ("nvlink", "cuda_ipc")}
 """Words by which a log says that it goes over a kind of link (UCX names its transport over NVLink so)."""
+_SPELLED = (b"nvlink", b"NVLink", b"NVLINK", b"cuda_ipc")
 _THROUGHPUT = re.compile(r"Throughput \(MB/s\)=([0-9.]{1,40})")
 
 
@@ -76,11 +78,15 @@ def read_parts(path: str, version: str | None) -> Told:
         source = "<stdin>" if path == "-" else path
         with opened(path) as file:
             head = file.read(HEAD)
-            if not any(binary.matches(head) for binary in (nsight, trtllm_csv)):
+            whole = next((binary for binary in (nsight, trtllm_csv) if binary.matches(head)), None)
+            if whole is None:
                 kept: list[Line] = []
                 named: dict[str, int] = {}
-                reading = read_lines(_keeping(lines_of(file, source, head), kept, named), source, version)
+                lines = lines_of(file, source, head, (*marks(), *_SPELLED))
+                reading = read_lines(_keeping(lines, kept, named), source, version)
                 return Told(reading=reading, parts=_parts(reading, kept), named=named)
+            if not os.path.isfile(path):
+                raise DescriptionError.at(source, "", f"is {whole.NAME}, which is read from a file only")
     reading = read_observations(path, version=version)
     return Told(reading=reading, parts=_parts(reading, []), named={})
 

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 
@@ -44,8 +44,12 @@ def opened(path: str) -> Iterator[BinaryIO]:
         yield file
 
 
-def lines_of(file: BinaryIO, source: str, head: bytes = b"") -> Iterator[Line]:
-    """Every line, `head` being what was read of the file already. Raises DescriptionError where a limit is passed."""
+def lines_of(file: BinaryIO, source: str, head: bytes = b"", marks: Sequence[bytes] = ()) -> Iterator[Line]:
+    """Every line, `head` being what was read of the file already. Raises DescriptionError where a limit is passed.
+
+    With `marks`, stretches that hold none of them are left out: gigabytes of a log say nothing of transfers. Lines keep
+    their numbers. A stretch with escapes is not left out, since one may stand within a mark.
+    """
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DescriptionError.at(source, "", "is UTF-16; write it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
     if head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")):
@@ -58,7 +62,14 @@ def lines_of(file: BinaryIO, source: str, head: bytes = b"") -> Iterator[Line]:
         total += len(chunk)
         if total > MAX_FILE:
             raise DescriptionError.at(source, "", f"larger than {MAX_FILE >> 30} GiB; keep the lines that matter")
-        *whole, rest = (rest + chunk).split(b"\n")
+        stretch = rest + chunk
+        if chunk and marks and b"\x1b" not in stretch and not any(mark in stretch for mark in marks):
+            number += _passed_over(stretch, source, number)
+            rest = stretch[stretch.rfind(b"\n") + 1 :]
+            if len(rest) > MAX_LINE:
+                _too_long(source, number + 1)
+            continue
+        *whole, rest = stretch.split(b"\n")
         for part in whole if chunk else [*whole, rest]:
             number += 1
             yield Line(number, _plain(part, source, number))
@@ -66,6 +77,13 @@ def lines_of(file: BinaryIO, source: str, head: bytes = b"") -> Iterator[Line]:
             return
         if len(rest) > MAX_LINE:
             _too_long(source, number + 1)
+
+
+def _passed_over(stretch: bytes, source: str, number: int) -> int:
+    """Lines that end in it. Only the first can be as long as a line must not be: the rest of it is one chunk."""
+    if stretch.find(b"\n") > MAX_LINE:
+        _too_long(source, number + 1)
+    return stretch.count(b"\n")
 
 
 def _plain(line: bytes, source: str, number: int) -> str:

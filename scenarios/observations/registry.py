@@ -65,6 +65,11 @@ def format_names() -> tuple[str, ...]:
     return (*(reader.NAME for reader in _binary_readers()), *(reader.NAME for reader in _text_readers()))
 
 
+def marks() -> tuple[bytes, ...]:
+    """What stands in every line that any text reader knows."""
+    return tuple(mark.encode() for reader in _text_readers() for mark in reader.MARKS)
+
+
 def read_observations(path: str, *, version: str | None = None) -> Reading:
     """What the file (or TensorRT-LLM's folder) at `path` says of transfers; `-` reads a text from stdin.
 
@@ -80,10 +85,10 @@ def read_observations(path: str, *, version: str | None = None) -> Reading:
             head = file.read(HEAD)
             for binary in _binary_readers():
                 if binary.matches(head):
-                    if path == "-":
+                    if path == "-" or not os.path.isfile(path):
                         raise DescriptionError.at(source, "", f"is {binary.NAME}, which is read from a file only")
                     return binary.read(path, source, version)
-            return read_lines(lines_of(file, source, head), source, version)
+            return read_lines(lines_of(file, source, head, marks()), source, version)
         except OSError as error:
             raise DescriptionError.at(source, "", f"cannot be read: {error.strerror or error}") from error
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from fleet.checkpoints import load_model
+from fleet.errors import DescriptionError
 from scenarios.auditing import Asked, Narrowed, audit
 
 LINE = (
@@ -82,3 +85,13 @@ def test_a_model_that_is_not_understood_is_said_to_be_so(tmp_path):
     document = audited(tmp_path, LINE, model=load_model(str(path)))
     assert document["model"]["unknown"]
     assert document["verdict"] == "inconclusive"
+
+
+def test_a_profile_in_a_pipe_is_told_and_not_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"SQLite format 3\0" + bytes(5000),))
+    writer.start()
+    with pytest.raises(DescriptionError, match="from a file only"):
+        audit(str(pipe), Asked())
+    writer.join()

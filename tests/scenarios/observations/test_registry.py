@@ -107,3 +107,15 @@ def test_rates_of_tensorrt_llm_are_never_made_into_bytes(tmp_path):
     assert 5_000_000_000 in seen.observations[0].rates
     assert 10_000_000_000 in seen.observations[0].rates
     assert "a rate of inf" in seen.warnings[0]
+
+
+def test_stretches_without_a_mark_are_passed_over_and_lines_keep_their_numbers(tmp_path):
+    """Chunks of 64 KiB: a line across two of them, one behind megabytes of others, one in colour."""
+    noise = "nothing of the kind\n" * 5000
+    for before in ("", "x" * 65_500 + "\n", noise, "y" * ((1 << 20) - 5) + "\n"):
+        for told in (LINE, LINE.replace("KV Transfer", "KV \x1b[1mTransfer\x1b[0m")):
+            (seen,) = observed(tmp_path, f"{before}{told}\n{noise}{LINE.replace('10:00:00', '10:00:10')}").observations
+            first = before.count("\n") + 1
+            assert seen.lines == (first, first + 5001)
+    assert "a line longer than 1 MiB" in fault(tmp_path, noise + "z" * (1 << 21) + f"\n{LINE}")
+    assert "input:5001:1" in fault(tmp_path, noise + "z" * ((1 << 20) + 1) + "\nq\n" * 70_000)
