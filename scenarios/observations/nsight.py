@@ -2,7 +2,8 @@
 
 Tables and columns are asked for, since exports differ by version and a table is made only when it has a row. Kinds are
 taken from the label of `ENUM_CUDA_MEMCPY_OPER`, never from the number. Figures are integers of bytes and nanoseconds:
-exact. Devices are ordinals as the profiler counts them. RDMA and kernels that store to a peer leave no such record.
+exact. Devices are the machine's ordinals where it has a table of them. RDMA and kernels that store to a peer leave no
+such record.
 """
 
 from __future__ import annotations
