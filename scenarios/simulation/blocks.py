@@ -164,8 +164,10 @@ held = inner(_held)
 
 
 def _share_prefix(c: Any, s: Any, w: int, r: int) -> None:
-    """What a request computed becomes known by its hashes; a copy of what another put there first is dropped."""
-    if c.hash_tokens == 0:
+    """What a request computed where prompts come becomes known by its hashes; a copy of what another put there first
+    is dropped.
+    """
+    if c.hash_tokens == 0 or not c.role[w] & PREFILL:
         return
     each, column = c.hash_tokens // c.block, PB if c.role[w] == PREFILL else DB
     end = min(c.hash_at[r + 1] - c.hash_at[r], c.prompt[r] // c.hash_tokens)

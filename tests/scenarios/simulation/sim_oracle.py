@@ -323,7 +323,7 @@ class Oracle(Blocks):
             w.tokens -= r.chunk
         if r.done < r.target:
             return
-        if self.c.hash_tokens:
+        if self.c.hash_tokens and w.role & 1:
             for h in r.hashes[r.pins : r.prompt // int(self.c.hash_tokens)]:
                 self.hold(w, r, -self.each())
                 if h in w.users:

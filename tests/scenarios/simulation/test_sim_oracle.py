@@ -39,6 +39,11 @@ def test_every_event_is_that_of_the_oracle(config: col.Config) -> None:
     agree(config)
 
 
+def test_a_cache_that_is_computed_again_after_a_handoff_gives_its_blocks_back() -> None:
+    """Known by its hashes on a decode worker it was let go by nobody, loop and oracle alike: found by a deadlock."""
+    agree(config_of([(0, 8, 30), (0, 8, 30)], blocks=[100, 12], hash_tokens=4, hashes=[[0, 1], [2, 3]]))
+
+
 @pytest.mark.parametrize("block", [2, 4])
 def test_blocks_of_a_stretch_are_taken_before_one_of_its_requests_lets_go(block: int) -> None:
     """Else known prefixes would stay that single steps had let go: found by a long search of the test above."""
@@ -96,4 +101,16 @@ def agree(config: col.Config) -> None:
     ours, theirs = sorted(gaps_of(outcome)), sorted(oracle.gaps)
     assert len(ours) == len(theirs)
     assert np.allclose(ours, theirs, atol=1.0, rtol=0)
+    nothing_is_left_behind(config, outcome)
     agree_over_time(config, outcome, oracle)
+
+
+def nothing_is_left_behind(config: col.Config, outcome: Outcome) -> None:
+    """Where all requests ended, every worker has all its blocks, slots and tokens back: said by no oracle."""
+    if not np.isin(outcome.requests[:, col.ST], list(STATES.values())).all():
+        return
+    each = config.hash_tokens // config.block
+    left = outcome.workers[:, col.FREE] + outcome.workers[:, col.EVICTABLE] * each
+    assert left.tolist() == config.blocks.tolist()
+    assert not outcome.workers[:, [col.NRUN, col.INFLIGHT, col.NREQ]].any()
+    assert not outcome.workers[config.role == col.PREFILL, col.TOKENS].any()
