@@ -59,7 +59,8 @@ def test_blocks_of_a_stretch_are_taken_before_one_of_its_requests_lets_go(block:
 def over_time(oracle: Oracle, last: int, width: int, bins: int) -> Any:
     """(rows, series, bins) means of the oracle's levels, from one sample to the next."""
     sums = np.zeros((bins, *np.shape(oracle.levels())))
-    ends = [time for time, _ in oracle.samples[1:]] + [last]
+    # The oracle also looks at ends of steps that a failure cut short, after the last event.
+    ends = [min(time, last) for time, _ in oracle.samples[1:]] + [last]
     for (begin, levels), end in zip(oracle.samples, ends, strict=True):
         for at in range(begin // width, min(bins - 1, end // width) + 1):
             sums[at] += np.array(levels) * max(0, min(end, (at + 1) * width) - max(begin, at * width))
