@@ -52,9 +52,14 @@ def canonical(document: Document) -> bytes:
     return text.encode("utf-8", errors="backslashreplace")
 
 
+def digest_of(document: Document) -> str:
+    """sha256 (hex) of the canonical document."""
+    return hashlib.sha256(canonical(document)).hexdigest()
+
+
 def plan_id(document: Document) -> str:
-    """sha256 (hex) of the canonical document without its `id`."""
-    return hashlib.sha256(canonical({key: value for key, value in document.items() if key != "id"})).hexdigest()
+    """The digest of a plan without its `id`."""
+    return digest_of({key: value for key, value in document.items() if key != "id"})
 
 
 def pretty(document: Any) -> str:

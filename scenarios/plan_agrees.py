@@ -6,7 +6,6 @@ not refused here: the orders are carried out, and the comparison says `different
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from typing import Any
 
@@ -60,9 +59,9 @@ def _check_inputs(plan: Document, path: str, sink: Sink) -> None:
 
 
 def _digest(document: Document) -> str:
-    from scenarios.documents import canonical
+    from scenarios.documents import digest_of
 
-    return hashlib.sha256(canonical(document)).hexdigest()
+    return digest_of(document)
 
 
 def _check_memory(plan: Document, path: str, sink: Sink) -> None:

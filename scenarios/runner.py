@@ -6,7 +6,6 @@ read again after the run, by `compare`.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from planner.orders import OrderedWorkload, Orders
 from scenarios.beside_strict import beside_strict
 from scenarios.compare import compare
 from scenarios.compute_dtype import check_compute_devices, check_compute_dtype, narrow_words
-from scenarios.documents import canonical, orders_from_document
+from scenarios.documents import digest_of, orders_from_document
 from scenarios.limits import run_limits, witnesses_of
 from scenarios.schemas import MODEL_SIZES
 from scenarios.stored_request import Speaks, spoken_by, stored_faults, stored_words, with_prompt_ids
@@ -349,7 +348,7 @@ def _inputs(bench: Bench) -> Document:
     if ids != tuple(bench.plan["orders"]["workload"]["prompt_ids"] or ()):  # a prompt given anew is another request
         words = {key: value for key, value in found["workload"].items() if key != "digest"}
         asked = words | {"prompt_ids": None if ids is None else list(ids)}
-        found["workload"] = words | {"digest": hashlib.sha256(canonical(asked)).hexdigest()}
+        found["workload"] = words | {"digest": digest_of(asked)}
     return found
 
 

@@ -5,7 +5,6 @@ Nothing is decided here: files are read, a prompt is encoded, defaults are chose
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -23,7 +22,7 @@ from planner.engines import ENGINES, engine_extent
 from planner.orders import sampling_to_document
 from planner.rates import fleet_at
 from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUNT, Request, resolve
-from scenarios.documents import canonical
+from scenarios.documents import digest_of
 from scenarios.placing import chosen_placement
 from scenarios.pricing import pricing_inputs, pricing_of
 from scenarios.room_asked import with_room
@@ -340,7 +339,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
             "weights_dtype": model.weights_dtype,
         },
         "tokenizer": {"path": wanted.tokenizer, "digest": tokenizer_digest(wanted.tokenizer)},
-        "placement": where | {"digest": _digest(where)},
+        "placement": where | {"digest": digest_of(where)},
         **_engine_inputs(wanted),
         "utilization": format_utilization(utilization_of(ask)),
         "reserve_bytes": ask.fleet.budget.reserve,
@@ -362,7 +361,7 @@ def _inputs(wanted: Wanted, ask: Ask) -> dict[str, Any]:
             **sampling_to_document(workload.sampling),
         }
         ids = None if workload.prompt_ids is None else list(workload.prompt_ids)
-        inputs["workload"] = words | {"digest": _digest(words | {"prompt_ids": ids})}
+        inputs["workload"] = words | {"digest": digest_of(words | {"prompt_ids": ids})}
     return inputs
 
 
@@ -389,10 +388,6 @@ def tokenizer_digest(path: str | None) -> str | None:
 def _known(model: Model, size: int) -> int | None:
     """A size of a model; one that was not read from a model that is not understood is unknown, not 0."""
     return None if model.unknown and not size else size
-
-
-def _digest(document: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical(document)).hexdigest()
 
 
 def wanted_of(scenario: str | None, words: dict[str, Any]) -> Wanted:

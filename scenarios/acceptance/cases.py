@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scenarios.documents import canonical, write_document
+from scenarios.documents import digest_of, write_document
 from scenarios.planning import make_plan
 from scenarios.wanted import Prepared, Wanted, prepare
 
@@ -76,7 +76,7 @@ def prepared(case: Case, fleets: dict[bool, str]) -> Prepared:
     found = prepare(wanted)
     request = replace(found.ask.request, prompt_ids=case.ids, prompt_tokens=None)
     words = {name: value for name, value in found.inputs["workload"].items() if name != "digest"}
-    digest = hashlib.sha256(canonical(words | {"prompt_ids": list(case.ids)})).hexdigest()
+    digest = digest_of(words | {"prompt_ids": list(case.ids)})
     inputs = found.inputs | {"workload": words | {"digest": digest}}
     return replace(found, ask=replace(found.ask, request=request, expect=case.expect), inputs=inputs)
 

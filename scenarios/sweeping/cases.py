@@ -18,7 +18,7 @@ from fleet.load import load_fleet
 from fleet.machine import Fleet
 from fleet.model import Model
 from fleet.yaml_source import Data, printable
-from scenarios.documents import canonical
+from scenarios.documents import digest_of
 from scenarios.sweeping.merge import CASE, FILES, case_document, merged, told
 from scenarios.sweeping.spec import Choice, Sweep
 
@@ -192,8 +192,8 @@ def _case(sweep: Sweep, index: int, choice: Choice, files: Files) -> Case:
     wanted = {name: digests[name] for name in ("model", "trace", "tokenizer")}
     return Case(
         index=index, choice=choice, fleet=fleet, model=model, devices=devices, body=body, trace=trace,
-        key=_digest({"question": sweep.question, "case": plain, "digests": digests}),
-        demand=_digest({"asked": _asked(sweep, body, plain), "digests": wanted}),
+        key=digest_of({"question": sweep.question, "case": plain, "digests": digests}),
+        demand=digest_of({"asked": _asked(sweep, body, plain), "digests": wanted}),
     )  # fmt: skip
 
 
@@ -230,7 +230,3 @@ def _admission(sweep: Sweep, data: dict[str, Any], files: Files) -> _Read:
     prepared = prepare(replace(wanted, places={}), read_fleet=files.fleet, read_model=files.model)
     ask = prepared.ask
     return prepared, ask.fleet, ask.model, ask.placement.devices, None
-
-
-def _digest(document: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical(document)).hexdigest()

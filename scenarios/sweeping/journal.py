@@ -8,7 +8,6 @@ damaged, or of another program, is left out, and its case runs again.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -18,7 +17,7 @@ from typing import Any
 
 from fleet.errors import DescriptionError
 from fleet.yaml_source import shown_path
-from scenarios.documents import canonical
+from scenarios.documents import canonical, digest_of
 from scenarios.schemas import sha256
 from scenarios.shapes import Sink, choice, integer, listing, number, record, table, text
 from scenarios.sweeping.cases import program
@@ -204,4 +203,4 @@ def _is_whole(entry: Json) -> bool:
 
 
 def _digest(entry: Json) -> str:
-    return hashlib.sha256(canonical({name: entry[name] for name in ("key", "answer", "program")})).hexdigest()
+    return digest_of({name: entry[name] for name in ("key", "answer", "program")})
