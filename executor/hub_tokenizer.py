@@ -60,9 +60,7 @@ def load_hub_tokenizer(path: str, vocab_size: int, source: str) -> HubTokenizer:
     handle, size = open_regular(path)
     with handle:
         if size > _MAX_BYTES:
-            raise DescriptionError.at(
-                told, "", f"is larger than {_MAX_BYTES:,} bytes: no tokenizer.json"
-            )
+            raise DescriptionError.at(told, "", f"is larger than {_MAX_BYTES:,} bytes: no tokenizer.json")
         data = read_exactly(handle, size, path)
     try:
         text = data.decode("utf-8")
