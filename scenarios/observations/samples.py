@@ -65,6 +65,11 @@ class Scrapes:
         found = self.series.get((name, labels))
         return found.values[-1] if found else None
 
+    def first_rise(self, names: Iterable[str], labels: Labels) -> int | None:
+        """What the first of the names that is known rose by: a counter that versions name differently."""
+        found = next((value for name in names if (value := self.rise(name, labels)) is not None), None)
+        return None if found is None else int(found.low)
+
     def first_line(self, names: Iterable[str], labels: Labels) -> tuple[int, ...]:
         """The first line of each of the names that is there."""
         return tuple(self.series[name, labels].lines[0] for name in names if (name, labels) in self.series)
@@ -74,6 +79,12 @@ def name_of(text: str) -> str | None:
     """The name that a line begins with, of a whole sample or of a cut one; None for comments and other text."""
     found = _NAME.match(text)
     return found[1] if found else None
+
+
+def has_mark(text: str, marks: tuple[str, ...]) -> bool:
+    """Whether the line is a sample whose name begins with one of the marks."""
+    name = name_of(text)
+    return name is not None and name.startswith(marks)
 
 
 def scrapes_of(lines: Sequence[Line], source: str) -> Scrapes:

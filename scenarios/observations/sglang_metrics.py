@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from scenarios.observations.lines import Line
 from scenarios.observations.observation import MIB, Interval, Observation, Reading
-from scenarios.observations.samples import Labels, Scrapes, model_of, name_of, rank_of, scrapes_of
+from scenarios.observations.samples import Labels, Scrapes, has_mark, model_of, rank_of, scrapes_of
 
 NAME = "SGLang metrics"
 ENGINE = "sglang"
@@ -22,8 +22,7 @@ _FAILED = ("sglang:num_transfer_failed_reqs_total", "sglang:num_transfer_failed_
 
 def knows(text: str) -> bool:
     """Whether the line is a sample of one of these names."""
-    name = name_of(text)
-    return name is not None and name.startswith(MARKS)
+    return has_mark(text, MARKS)
 
 
 def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
@@ -52,7 +51,7 @@ def _gauge(scrapes: Scrapes, labels: Labels, source: str, version: str | None) -
     return Observation(
         source=source, engine=ENGINE, version=version, side="prefill", rank=rank_of(labels), model=model_of(labels),
         transfers=Interval.exact(0 if nothing else 1), bytes=_scaled(size, Fraction(MIB)),
-        seconds=_scaled(time, Fraction(1, 1000)), failed=_failed(scrapes, labels),
+        seconds=_scaled(time, Fraction(1, 1000)), failed=scrapes.first_rise(_FAILED, labels),
         lines=scrapes.first_line((_SIZE,), labels),
     )  # fmt: skip
 
@@ -63,15 +62,10 @@ def _histogram(scrapes: Scrapes, labels: Labels, source: str, version: str | Non
         transfers=scrapes.rise(f"{_SIZE}_count", labels),
         bytes=_scaled(scrapes.rise(f"{_SIZE}_sum", labels), Fraction(MIB)),
         seconds=_scaled(scrapes.rise(f"{_TIME}_sum", labels), Fraction(1, 1000)),
-        failed=_failed(scrapes, labels),
+        failed=scrapes.first_rise(_FAILED, labels),
         lines=scrapes.first_line((f"{_SIZE}_sum", f"{_SIZE}_count"), labels),
     )  # fmt: skip
 
 
 def _scaled(value: Interval | None, unit: Fraction) -> Interval | None:
     return None if value is None else value.times(unit)
-
-
-def _failed(scrapes: Scrapes, labels: Labels) -> int | None:
-    found = next((value for name in _FAILED if (value := scrapes.rise(name, labels)) is not None), None)
-    return None if found is None else int(found.low)

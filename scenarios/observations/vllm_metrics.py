@@ -9,19 +9,18 @@ from collections.abc import Sequence
 
 from scenarios.observations.lines import Line
 from scenarios.observations.observation import Interval, Observation, Reading
-from scenarios.observations.samples import Labels, Scrapes, model_of, name_of, rank_of, scrapes_of
+from scenarios.observations.samples import Labels, Scrapes, has_mark, model_of, rank_of, scrapes_of
 
 NAME = "vLLM metrics"
 ENGINE = "vllm-nixl"
 MARKS = ("vllm:nixl_", "vllm_nixl_", "vllm:cache_config_info")
 _BYTES, _TIME, _PIECES = "nixl_bytes_transferred", "nixl_xfer_time_seconds", "nixl_num_descriptors"
-_FAILED = ("nixl_num_failed_transfers_total", "nixl_num_failed_transfers")
+_FAILED = ("vllm:nixl_num_failed_transfers_total", "vllm:nixl_num_failed_transfers")
 
 
 def knows(text: str) -> bool:
     """Whether the line is a sample of one of these names."""
-    name = name_of(text)
-    return name is not None and name.startswith(MARKS)
+    return has_mark(text, MARKS)
 
 
 def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
@@ -42,11 +41,11 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
 
 def _observation(scrapes: Scrapes, labels: Labels, source: str, version: str | None) -> Observation:
     sums = {base: scrapes.rise(f"vllm:{base}_sum", labels) for base in (_BYTES, _TIME, _PIECES)}
-    failed = next((value for name in _FAILED if (value := scrapes.rise(f"vllm:{name}", labels)) is not None), None)
+    failed = scrapes.first_rise(_FAILED, labels)
     return Observation(
         source=source, engine=ENGINE, version=version, side="decode", rank=rank_of(labels), model=model_of(labels),
         transfers=scrapes.rise(f"vllm:{_BYTES}_count", labels), bytes=sums[_BYTES], seconds=sums[_TIME],
-        descriptors=sums[_PIECES], failed=int(failed.low) if failed else None,
+        descriptors=sums[_PIECES], failed=failed,
         lines=scrapes.first_line((f"vllm:{_BYTES}_sum", f"vllm:{_BYTES}_count"), labels),
     )  # fmt: skip
 
