@@ -133,9 +133,14 @@ def rank_readings(count: int, most: int = 64) -> list[int]:
     return [ranks for ranks in range(1, most + 1) if count % ranks == 0]
 
 
-def pool_bytes(available: Interval, tokens: int, block: int) -> Interval:
-    """Bytes of one token in all layers of a rank, by a pool: tokens = floor(available / block bytes) * block."""
-    return Interval(available.low / (tokens + block), available.high / Fraction(tokens))
+def pool_bytes(available: Interval, tokens: int, block: int, length: int | None) -> Interval:
+    """Bytes of one token in all layers of a rank, by a pool: tokens = floor(available / block bytes) * block.
+
+    The newest versions of vLLM print concurrency * length in place of it, in which the last block of a request of
+    `length` tokens is not whole: fewer by length / (length + block) at most.
+    """
+    most = Fraction(tokens + 1) if length is None else Fraction((tokens + 1) * (length + block), length)
+    return Interval(available.low / (most + block), available.high / Fraction(tokens))
 
 
 def blocks_of_pool(reading: Document, sizes: Sequence[int], pool: Interval) -> list[int]:

@@ -141,7 +141,9 @@ def _pool(reading: Reading, narrowed: Narrowed) -> Interval | None:
     available, tokens = reading.sizing.get("available_bytes"), reading.sizing.get("pool_tokens")
     if available is None or tokens is None or tokens.low < 1 or _hybrid(reading, narrowed) is not None:
         return None
-    return arithmetic.pool_bytes(available, int(tokens.low), _block(reading, narrowed))
+    request = reading.sizing.get("request_tokens")
+    length = int(request.low) if request is not None and request.low >= 1 else None
+    return arithmetic.pool_bytes(available, int(tokens.low), _block(reading, narrowed), length)
 
 
 def _block(reading: Reading, narrowed: Narrowed) -> int:
@@ -157,7 +159,7 @@ def _hybrid(reading: Reading, narrowed: Narrowed) -> str | None:
     if tokens is None or request is None or turns is None or request.low < 1:
         return None
     block = _block(reading, narrowed)
-    fit = Interval(tokens.low / (request.low + block), tokens.high / request.low)
+    fit = Interval(tokens.low / (request.low + block), (tokens.high + 1) / request.low)
     if turns.low <= fit.high and turns.high >= fit.low:
         return None
     middle = (turns.low + turns.high) / 2
@@ -209,7 +211,10 @@ def _size_findings(document: Document, sizes: arithmetic.Sizes, asked: Asked) ->
             f"no cut of {model['name']}{f' with {given}' if given else ''} has these sizes: of {model['tried']:,} tried"
         )
         words += " the bytes of a block divide none; metrics of another model, or another rule"
-        found.append(finding("ANOTHER_MODEL", "contradiction", words))
+        if model["versions_differ"]:
+            words += "; or a version that groups its layers with windows, which was not read"
+        severity = "warning" if model["versions_differ"] else "contradiction"
+        found.append(finding("ANOTHER_MODEL", severity, words))
     return found
 
 

@@ -62,6 +62,11 @@ def why_not(model: Model) -> str | None:
     return None
 
 
+def versions_differ(model: Model) -> bool:
+    """Whether versions of an engine group the layers of a model in ways that were not read (windows)."""
+    return any(KINDS[layer.kind].growth == "bounded" for layer in model.caches)
+
+
 def shapes_of(
     model: Model, sizes: Sequence[int] | None, *, tp: int | None, dtype: str | None, block: int | None
 ) -> Iterator[Shape]:
@@ -157,6 +162,7 @@ def model_document(
     if told and sizes.interval is not None and sizes.list is None:
         unknown = "the figures are rounded so far that sizes of a descriptor cannot be told apart"
     document: Document = {"name": model.name, "unknown": unknown, "readings": [], "tried": 0}
+    document["versions_differ"] = versions_differ(model)
     if unknown is not None or not (told or pool):
         return document
     divided = sizes.list if any(part.seen.descriptors is not None for part in told) else None

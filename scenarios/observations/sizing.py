@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from scenarios.observations.expected import Expected
@@ -50,6 +51,10 @@ def _pool(plan: Document, told: dict[str, Interval], expected: Expected, size: i
         missing = "the memory for the cache is not printed" if memory is None else "the plan has no block of one size"
         return _check(name, None, f"the log has {in_words(tokens)} tokens; {missing}")
     low, high = memory.low // unit * size, memory.high // unit * size
+    length = told["request_tokens"].low if "request_tokens" in told else None
+    if length:
+        # The newest versions print concurrency * length, in which the last block of a request is not whole.
+        low = low * length / (-(-length // size) * size) // 1
     words = (
         f"the log has {in_words(tokens)} tokens in {in_words(memory)} B; blocks of {unit:,} B (the plan's, "
         f"{size} tokens) give {low:,} to {high:,}"
@@ -63,19 +68,25 @@ def _pool(plan: Document, told: dict[str, Interval], expected: Expected, size: i
 
 
 def _concurrency(told: dict[str, Interval], expected: Expected, size: int) -> Document:
+    """Whether tokens and concurrency are of one pool. vLLM divided tokens by tokens first, then blocks by the blocks of
+    a request; the newest versions print tokens that are concurrency * length, so that the first rule fits again.
+    """
     name, tokens, length, printed = (
         "pool_concurrency_consistent", told["pool_tokens"], told["request_tokens"], told["max_concurrency"],
     )  # fmt: skip
     if expected.states:
         return _check(name, None, _HYBRID)
     blocks, asked = tokens.low // size, -(-length.low // size)
-    figure = blocks / asked if asked else None
+    figure = Fraction(blocks) / asked if asked else None
     if figure is None:
         return _check(name, False, "a request of 0 tokens")
+    # Concurrency * length is cut to a whole number of tokens, so tokens over length may fall short by one token.
+    plain = Interval(tokens.low / length.low, (tokens.high + 1) / length.low) if length.low else Interval.exact(figure)
     words = (
-        f"{int(blocks):,} blocks over {int(asked):,} a request are {float(figure):.2f}; the log has {in_words(printed)}"
+        f"{int(blocks):,} blocks over {int(asked):,} a request are {float(figure):.2f}, tokens over tokens "
+        f"{float(plain.low):.2f}; the log has {in_words(printed)}"
     )
-    return _check(name, printed.low <= figure <= printed.high, words)
+    return _check(name, figure in printed or (printed.low <= plain.high and plain.low <= printed.high), words)
 
 
 def in_words(value: Interval) -> str:

@@ -100,6 +100,30 @@ def test_metrics_of_another_model_are_told(audited, tmp_path):
     assert found["verdict"] == "contradicted"
 
 
+def test_a_model_with_windows_that_does_not_fit_may_be_of_another_version(audited, tmp_path):
+    windows = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 4096}
+    found = audited(line(*BLOCK), model=config(tmp_path, num_hidden_layers=47, **windows))
+    assert [(each["code"], each["severity"]) for each in found["findings"]] == [("ANOTHER_MODEL", "warning")]
+    assert found["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize("length", [1, 1099, 40_960])
+def test_bytes_of_a_token_are_those_of_the_pool_by_each_rule_of_vllm(audited, length):
+    """Tokens are whole blocks in older versions, concurrency * length in the newest."""
+    available, block, token = 54.25 * 2**30, 16, 147_456
+    blocks = int(available // (block * token))
+    turns = blocks / -(-length // block)
+    for tokens, printed in ((blocks * block, blocks * block / length), (blocks * block, turns),
+                            (int(turns * length), turns)):  # fmt: skip
+        found = audited(
+            f"Available KV cache memory: 54.25 GiB\nGPU KV cache size: {tokens:,} tokens, "
+            f"Maximum concurrency for {length:,} tokens per request: {printed:.2f}x"
+        )
+        low, high = found["pool"]["bytes_per_token"]
+        assert low <= token <= high
+        assert found["findings"] == []
+
+
 def test_a_profile_of_all_copies_is_never_divided_by_a_model(tmp_path):
     log = tmp_path / "log"
     log.write_text("[Metrics] Transfer Engine Stats (over last 5s): Throughput: 7.00 MB/s\n")

@@ -195,6 +195,19 @@ def test_printed_memory_is_set_beside_the_plan_s_blocks(plans, compared):
     assert check(document, "pool_concurrency_consistent")["result"] == "failed"
 
 
+@pytest.mark.parametrize("length", [1000, 1099])
+def test_memory_printed_by_any_version_of_vllm_agrees_with_itself(plans, compared, length):
+    """Blocks by blocks, tokens by tokens (older), and tokens that are concurrency * length (the newest)."""
+    blocks = (1 << 30) // BLOCK
+    turns = blocks / -(-length // 16)
+    for tokens, printed in ((blocks * 16, turns), (blocks * 16, blocks * 16 / length), (int(turns * length), turns)):
+        text = line() + f"Available KV cache memory: 1.00 GiB\nGPU KV cache size: {tokens:,} tokens, "
+        text += f"Maximum concurrency for {length:,} tokens per request: {printed:.2f}x\n"
+        document = compared(plans["vllm-nixl"], text)[0]
+        assert check(document, "pool_tokens_match")["result"] == "passed"
+        assert check(document, "pool_concurrency_consistent")["result"] == "passed"
+
+
 def test_the_text_carries_warnings_and_intervals(plans, ask, tmp_path):
     (tmp_path / "log").write_text(line() * 2)
     done = ask("compare", plans["vllm-nixl"], tmp_path / "log", "--engine-version", "0.11.0")
