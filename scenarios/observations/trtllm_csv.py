@@ -86,7 +86,8 @@ def _rows(lines: Iterator[Line], source: str, warnings: list[str]) -> tuple[list
     names = [name.strip() for name in header.text.split(",")] if header else []
     times = [i for i, name in enumerate(names) if name in ("Duration(ms)", "Duration")]
     speeds = [i for i, name in enumerate(names) if name == "Bandwidth(Gbps)"]
-    if not times or len(times) != len(speeds):
+    steps = {speed - time for time, speed in zip(times, speeds, strict=False)}
+    if not times or len(times) != len(speeds) or len(steps) > 1 or min(steps) < 1:
         told = ", ".join(names[:12])[:200]
         message = f"columns of another version: {told}; Duration(ms) and Bandwidth(Gbps) are wanted, in pairs"
         raise DescriptionError.at(source, "", message, 1, 1)

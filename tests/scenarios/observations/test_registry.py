@@ -119,3 +119,15 @@ def test_stretches_without_a_mark_are_passed_over_and_lines_keep_their_numbers(t
             assert seen.lines == (first, first + 5001)
     assert "a line longer than 1 MiB" in fault(tmp_path, noise + "z" * (1 << 21) + f"\n{LINE}")
     assert "input:5001:1" in fault(tmp_path, noise + "z" * ((1 << 20) + 1) + "\nq\n" * 70_000)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "RequestID,Bandwidth(Gbps),Duration(ms),Bandwidth(Gbps),Duration(ms)",
+        "RequestID,Delay(ms),Bandwidth(Gbps),Delay(ms),Duration(ms)",
+        "RequestID,Duration(ms),Bandwidth(Gbps),Duration(ms),x,Bandwidth(Gbps)",
+    ],
+)
+def test_columns_of_tensorrt_llm_in_another_order_are_of_another_version(tmp_path, header):
+    assert "columns of another version" in fault(tmp_path, f"{header}\n7,1,2,3,4,5\n")
