@@ -120,11 +120,11 @@ def choice(*words: str, null: bool = False) -> Shape:
     return check
 
 
-def flag() -> Shape:
+def flag(*, null: bool = False) -> Shape:
     """true or false."""
 
     def check(value: Any, path: str, sink: Sink) -> None:
-        if not isinstance(value, bool):
+        if not isinstance(value, bool) and not (value is None and null):
             sink.wanted(path, "true or false", value)
 
     return check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.units import format_rate, parse_seconds
-from scenarios.reports.read import dumped
+from scenarios.reports.read import dumped, figure_of, is_time
 from scenarios.reports.shape import Figure, Row, axis_unit, cut
 from scenarios.words import time_words
 
@@ -142,11 +142,14 @@ def pareto_figures(document: Document) -> Figure | None:
                 continue
             met = (cases[case].get("slo") or {}).get("met")
             rows.append(
-                {"demand": cut(asked or "all cases", 60), "case": case, "x": x, "y": y, "front": cases[case]["pareto"],
+                {"demand": cut(asked or "all cases", 60), "case": case, "x": x, "y": y,
+                 "front": bool(cases[case]["pareto"]),
                  "slo": "no SLO judged" if met is None else "SLO kept" if met else "SLO missed"}
             )  # fmt: skip
     notes = ["numbers are cases; filled: on the Pareto front over all objectives"]
     notes += [f"{without} cases have no such figures (refused or unknown)"] if without else []
+    bounded = sum(not set(objectives).isdisjoint(row.get("lower_bounds") or ()) for row in document["rows"])
+    notes += [f"of {bounded} cases a figure is a lower bound"] if bounded else []
     left = len(document["groups"]) - MOST_GROUPS
     notes += [f"{left} more demands"] if left > 0 else []
     told = [_heading(entry) for entry in document["objectives"][:2]]
@@ -154,16 +157,10 @@ def pareto_figures(document: Document) -> Figure | None:
 
 
 def _value(row: Document, figure: str) -> float | None:
-    found = row.get(figure) if figure in ("devices", "cost_per_hour") else row["figures"].get(figure)
-    if found is None:
-        return None
-    return float(found) * (1000 if _is_time(figure) else 1)
-
-
-def _is_time(figure: str) -> bool:
-    return figure.endswith("_s") and not figure.endswith("per_s")
+    found = figure_of(row, figure)
+    return None if found is None else float(found) * (1000 if is_time(figure) else 1)
 
 
 def _heading(objective: Document) -> str:
-    unit = " in ms" if _is_time(objective["figure"]) else ""
+    unit = " in ms" if is_time(objective["figure"]) else ""
     return f"{objective['metric']}{unit} ({objective['better']} is better)"

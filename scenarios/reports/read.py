@@ -47,7 +47,16 @@ SIMULATION = record(
     },
     {"series": record({}, {"bin_s": number(), "workers": listing(_held, most=100_000)}, null=True)},
 )  # fmt: skip
-_figures = table(number(null=True), most=1000)
+
+
+def _signed(value: Any, path: str, sink: Sink) -> None:
+    """A finite number of either sign, or null."""
+    if value is not None and type(value) in (int, float):
+        number()(abs(value), path, sink)
+    elif value is not None:
+        sink.wanted(path, "a number", value)
+
+
 _row = record(
     {
         "case": integer(1),
@@ -55,10 +64,11 @@ _row = record(
         "devices": integer(),
         "verdict": choice("admitted", "refused", "unverified"),
         "reasons": listing(lambda value, path, sink: None, most=10_000),
-        "figures": _figures,
-        "pareto": flag(),
+        "figures": table(_signed, most=1000, null=True),
+        "pareto": flag(null=True),
     },
-    {"slo": record({"met": lambda value, path, sink: None}, null=True), "lower_bounds": _words},
+    {"slo": record({"met": lambda value, path, sink: None}, null=True), "lower_bounds": _words}
+    | {"cost_per_hour": number(null=True)},
 )
 _group = record(
     {"asked": table(lambda value, path, sink: None), "members": listing(integer(1)), "front": listing(integer(1))},
@@ -99,14 +109,6 @@ _COMPARED = record(
     },
 )
 """What a comparison says of itself beside what `scenarios.schemas` checks."""
-
-
-def _signed(value: Any, path: str, sink: Sink) -> None:
-    """A finite number of either sign, or null."""
-    if value is not None and type(value) in (int, float):
-        number()(abs(value), path, sink)
-    elif value is not None:
-        sink.wanted(path, "a number", value)
 
 
 _class = record(
@@ -208,6 +210,18 @@ def _records(data: bytes, source: str) -> list[Document]:
             found.append(value)
     sink.raise_if_any()
     return found
+
+
+def figure_of(row: Document, figure: str) -> float | None:
+    """A figure of a sweep's case; None where it is unknown, or where the case was not admitted."""
+    held = row if figure in ("devices", "cost_per_hour") else row["figures"] or {}
+    found: float | None = held.get(figure)
+    return found
+
+
+def is_time(figure: str) -> bool:
+    """Whether a figure of a sweep is in seconds, by its name."""
+    return figure.endswith("_s") and not figure.endswith("per_s")
 
 
 def dumped(value: Any) -> str:

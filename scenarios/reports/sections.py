@@ -14,7 +14,7 @@ from scenarios.report_proof import LEGEND, mark
 from scenarios.reports.gates import checks_of, suites_of
 from scenarios.reports.history_text import history_page
 from scenarios.reports.page import Page, Section, section
-from scenarios.reports.read import dumped
+from scenarios.reports.read import dumped, figure_of, is_time
 from scenarios.words import (
     count_of,
     fix_words,
@@ -294,12 +294,13 @@ def _sweep(document: Document, source: str) -> Page:
 
 
 def _figure(row: Document, figure: str) -> str:
-    value = row.get(figure) if figure in ("devices", "cost_per_hour") else row["figures"].get(figure)
+    value = figure_of(row, figure)
     if value is None:
         return "-"
-    if figure.endswith("_s") and not figure.endswith("per_s"):
-        return time_words(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    least = ">= " if figure in (row.get("lower_bounds") or ()) else ""
+    if is_time(figure):
+        return f"{least}{time_words(value)}"
+    return f"{least}{value:,}" if isinstance(value, int) else f"{least}{value:,.4g}"
 
 
 def _records(document: Document, source: str) -> Page:

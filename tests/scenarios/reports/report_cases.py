@@ -71,12 +71,13 @@ def simulation() -> Document:
 
 
 def sweep() -> Document:
-    """A sweep of three cases: one keeps its SLO, one misses it, one was refused."""
+    """A sweep of three cases: one keeps its SLO, one misses it, one was refused, as `sweep` writes such rows."""
 
     def row(case: int, ttft: float | None, met: bool | None, verdict: str = "admitted") -> Document:
-        figures = {} if ttft is None else {"ttft_p99_s": ttft, "tpot_p99_s": 0.007}
+        figures = None if ttft is None else {"ttft_p99_s": ttft, "tpot_p99_s": 0.007}
+        front = None if ttft is None else case == 1
         return {"case": case, "fields": {"decode.devices": f"gpu:{case}"}, "devices": case + 1, "verdict": verdict,
-                "reasons": [], "figures": figures, "slo": {"met": met}, "pareto": case == 1}  # fmt: skip
+                "reasons": [], "figures": figures, "slo": {"met": met}, "pareto": front}  # fmt: skip
 
     return {
         "schema": "kvwaybill/sweep-result/1", "name": "made", "question": "simulate",

@@ -133,6 +133,25 @@ def test_a_drift_fails_only_where_that_was_asked_for(tmp_path: Path, ask: Ask) -
     assert ask("history", tmp_path, "-o", "junit").code == 2
 
 
+def test_what_a_sweep_writes_is_reported_refused_and_unknown_cases_too(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused cases have a slack below zero and no place on the front, unverified ones no figures."""
+    monkeypatch.chdir(tmp_path)
+    fleets = ["two-gpu-nvlink", "two-gpu-tight", "two-gpu-unknown"]
+    asked = {"schema": "kvwaybill/sweep/1", "question": "admit", "base": "two-gpu"}
+    write_json(tmp_path / "s.yaml", asked | {"grid": {"fleet": fleets, "workload.steps": ["70", "96"]}})
+    assert ask("sweep", "s.yaml", "--jobs", "1", "--result-out", "r.json").code == 0
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert {row["verdict"] for row in rows} == {"admitted", "refused", "unverified"}
+    assert any((row["figures"] or {}).get("slack_bytes", 0) < 0 for row in rows if row["verdict"] == "refused")
+    for output in ("md", "svg", "junit", "github"):
+        assert ask("report", "r.json", "-o", output).code == 0
+    table = ask("report", "r.json", "-o", "md").out
+    assert any(row["lower_bounds"] for row in rows)
+    assert "| &gt;= " in table
+
+
 def test_broken_records_and_documents_name_their_place(tmp_path: Path, ask: Ask) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text('{"request":0,"state":"finished"}\n{"request":\n')
