@@ -88,6 +88,14 @@ def _observation(path: Path) -> object:
     return read_observations(str(path))
 
 
+def _audit(path: Path) -> object:
+    from scenarios.auditing import Asked, audit
+    from scenarios.auditing.text import audit_text
+
+    document = audit(str(path), Asked(link="nvlink"))
+    return document, audit_text(document)
+
+
 def _document(path: Path) -> object:
     from scenarios.documents import read_document
     from scenarios.schemas import SHAPES
@@ -96,6 +104,7 @@ def _document(path: Path) -> object:
 
 
 TARGETS: dict[str, Callable[[Path], object]] = {
+    "audit": _audit,
     "document": _document,
     "fleet": _fleet,
     "in-use": _in_use,
