@@ -119,8 +119,10 @@ def read_answers(path: str) -> dict[str, Json]:
 
     if not os.path.lexists(path):
         return {}
-    with open_regular(path)[0] as file:
-        return _parsed(file.read(MAX_BYTES + 1), path).answers
+    file, size = open_regular(path)
+    with file:
+        _check_size(size, path)
+        return _parsed(file.read(size), path).answers
 
 
 def _hold(file: FileIO, path: str) -> None:
@@ -136,9 +138,13 @@ def _hold(file: FileIO, path: str) -> None:
             raise DescriptionError.at(shown_path(path), "", words) from error
 
 
-def _read(file: FileIO, path: str) -> Journal:
-    if os.fstat(file.fileno()).st_size > MAX_BYTES:
+def _check_size(size: int, path: str) -> None:
+    if size > MAX_BYTES:
         raise DescriptionError.at(shown_path(path), "", "is larger than 1 GiB; not a journal of a sweep")
+
+
+def _read(file: FileIO, path: str) -> Journal:
+    _check_size(os.fstat(file.fileno()).st_size, path)
     found = _parsed(file.readall(), path)
     file.truncate(found.good)
     if found.good == 0:
@@ -160,8 +166,6 @@ class _Content:
 
 
 def _parsed(data: bytes, path: str) -> _Content:
-    if len(data) > MAX_BYTES:
-        raise DescriptionError.at(shown_path(path), "", "is larger than 1 GiB; not a journal of a sweep")
     good = data.rfind(b"\n") + 1
     lines = data[:good].split(b"\n")[:-1]
     if not lines and _HEAD.startswith(data):

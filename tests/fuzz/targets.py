@@ -70,6 +70,27 @@ def _simulation(path: Path) -> object:
     return load_spec(str(path))
 
 
+def _sweep(path: Path) -> object:
+    from scenarios.sweeping.read_sweep import load_sweep
+
+    return load_sweep(str(path))
+
+
+def _journal(path: Path) -> object:
+    from scenarios.sweeping.journal import read_answers
+
+    return read_answers(str(path))
+
+
+def _report(path: Path) -> object:
+    from scenarios.reports.making import Given, report_text
+    from scenarios.reports.read import read_report_document
+
+    kind, document = read_report_document(str(path))
+    given = [Given(kind=kind, document=document, source=path.name)]
+    return document, [report_text(output, given) for output in ("md", "github")]
+
+
 def _trace(path: Path) -> object:
     from scenarios.simulation.traces import read_trace
 
@@ -108,12 +129,15 @@ TARGETS: dict[str, Callable[[Path], object]] = {
     "document": _document,
     "fleet": _fleet,
     "in-use": _in_use,
+    "journal": _journal,
     "launch": _launch,
     "model": _model,
     "observation": _observation,
     "observed": _observed,
+    "report": _report,
     "scenario": _scenario,
     "simulation": _simulation,
+    "sweep": _sweep,
     "tokenizer": _tokenizer,
     "topology": _topology,
     "trace": _trace,
