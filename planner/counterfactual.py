@@ -6,6 +6,7 @@ devices and degrees one after another in a stated order. Nothing is told from he
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -208,13 +209,7 @@ def _largest(low: int, high: int, ask_for: Callable[[int], Ask], goal: Goal) -> 
     """The largest value in [low, high] that mends; memory only grows with it, so bisection is exact."""
     if low > high or not is_mended(ask_for(low), goal):
         return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if is_mended(ask_for(middle), goal):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return low + bisect_left(range(low + 1, high + 1), True, key=lambda value: not is_mended(ask_for(value), goal))
 
 
 def cache_type(admission: Admission) -> Iterator[Change]:

@@ -9,6 +9,7 @@ smallest step of every ladder is found. Two other devices are the best pair of t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -221,14 +222,7 @@ class _Staircase:
 
 def _least(most: int, holds: Callable[[int], bool]) -> int:
     """The least step in [0, most] that holds; the last one is known to."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(range(most), True, key=holds)
 
 
 def _corners(ask: Ask, one: Ladder, other: Ladder, goal: Goal) -> Iterator[Change]:

@@ -8,6 +8,7 @@ No time is told of what is not admitted.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -240,26 +241,12 @@ def _with_copies(row: Row, copies: int) -> Row:
 
 def _least(meets: Callable[[int], bool]) -> int:
     """The smallest rate that meets; the largest is known to."""
-    low, high = 1, _MOST_RATE
-    while low < high:
-        middle = (low + high) // 2
-        if meets(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return 1 + bisect_left(range(1, _MOST_RATE), True, key=meets)
 
 
 def _largest(meets: Callable[[int], bool]) -> int:
     """The largest count that meets, 0 where not even one does."""
-    low, high = 0, _MOST_COPIES
-    while low < high:
-        middle = (low + high + 1) // 2
-        if meets(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(range(1, _MOST_COPIES + 1), True, key=lambda count: not meets(count))
 
 
 def solution_document(found: Solution) -> dict[str, Any]:
