@@ -67,6 +67,12 @@ class DescriptionError(KvWaybillError):
         return cls(Fault(source=source, field=field, message=message, line=line, column=column))
 
 
+def raise_in_order(faults: Iterable[Fault]) -> None:
+    """Raises DescriptionError of the faults of one file, in the order of its lines; nothing where there are none."""
+    if found := sorted(faults, key=lambda fault: (fault.line, fault.column)):
+        raise DescriptionError(found)
+
+
 class PlacementError(KvWaybillError):
     """A placement names a device that the fleet does not describe, or one that cannot hold a phase."""
 

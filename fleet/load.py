@@ -14,7 +14,7 @@ from fleet.build import NO_RUNTIME, Builder, Rows
 from fleet.catalog import catalog_names, catalog_text
 from fleet.compose import Composed, compose
 from fleet.digest import fleet_digest
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import DescriptionError, Fault, raise_in_order
 from fleet.laws import numbered, slice_faults
 from fleet.lint import rate_faults, warnings_of
 from fleet.machine import Budget, Device, Fleet
@@ -42,7 +42,7 @@ def load_fleet(
     """
     fleet = _loaded(path_or_catalog_name, text, sku)
     if strict:
-        _stop(rate_faults(fleet))
+        raise_in_order(rate_faults(fleet))
     return fleet
 
 
@@ -188,14 +188,9 @@ def _read(given: _Input) -> Fleet:
     places = _Places(given, composed)
     model, shape = validate(composed.data, given.source)
     told = [places.fault(row) for row in (*composed.told, *shape, *check(composed.data, places.seen))]
-    _stop([*given.document.faults, *dict.fromkeys(told)])
+    raise_in_order([*given.document.faults, *dict.fromkeys(told)])
     assert model is not None, "a file without faults has a model"
     return _built(model, given, places)
-
-
-def _stop(faults: list[Fault]) -> None:
-    if faults:
-        raise DescriptionError(sorted(faults, key=lambda fault: (fault.line, fault.column)))
 
 
 def _built(model: FleetFile, given: _Input, places: _Places) -> Fleet:
@@ -208,7 +203,7 @@ def _built(model: FleetFile, given: _Input, places: _Places) -> Fleet:
         _at("", f"{first} and {second} have one topology id, {number}; rename one of them", given)
         for first, second, number in doubles
     ]
-    _stop(faults)
+    raise_in_order(faults)
     fleet = _fleet(model, given, rows, devices, builder)
     return replace(fleet, digest=fleet_digest(fleet), warnings=_warnings(fleet, given))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import DescriptionError, Fault, raise_in_order
 from fleet.yaml_source import Document, Path, nearest, parse_text, printable, read_text
 
 if TYPE_CHECKING:
@@ -234,9 +234,7 @@ def read_scenario(document: Document, folder: str | None) -> Wanted:
     found = {name: _FIELDS[name](reader, (name,), value) for name, value in top.items() if name in _FIELDS}
     found |= _workload(reader, top.get("workload", {}))
     found |= _placement(reader, top.get("placement", {}))
-    faults = sorted([*document.faults, *reader.faults], key=lambda fault: (fault.line, fault.column))
-    if faults:
-        raise DescriptionError(faults)
+    raise_in_order([*document.faults, *reader.faults])
     found.pop("schema", None)
     from scenarios.wanted import Wanted
 

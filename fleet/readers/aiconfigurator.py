@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from fleet.digest import fleet_digest
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import DescriptionError, Fault, raise_in_order
 from fleet.identity import MAX_INDEX
 from fleet.lint import warnings_of
 from fleet.machine import UNKNOWN, Device, Figure, Fleet, Provenance, Quantity
@@ -100,8 +100,7 @@ class _System:
             self.faults.append(document.fault(("misc",), "must be a mapping of fields", key=True))
 
     def stop(self) -> None:
-        if self.faults:
-            raise DescriptionError(sorted(self.faults, key=lambda fault: (fault.line, fault.column)))
+        raise_in_order(self.faults)
 
     def _raw(self, path: Path) -> Any:
         section = self.data.get(str(path[0]))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.digest import fleet_digest
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import Fault, raise_in_order
 from fleet.identity import natural_order, topology_id
 from fleet.lint import warnings_of
 from fleet.machine import UNKNOWN, Device, Figure, Fleet, Host, Link, Memory, PeerAccess, Quantity, Switch
@@ -87,8 +87,7 @@ class Faults:
 
     def stop(self) -> None:
         """Raises DescriptionError when there are faults."""
-        if self.found:
-            raise DescriptionError(sorted(self.found, key=lambda fault: (fault.line, fault.column)))
+        raise_in_order(self.found)
 
 
 def lines_of(text: str) -> list[str]:

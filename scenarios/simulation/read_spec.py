@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import DescriptionError, Fault, raise_in_order
 from fleet.placement import device_list
 from fleet.units import UnitError, parse_seconds, parse_utilization
 from fleet.yaml_source import Document, Path, nearest, parse_text, printable, read_text
@@ -65,9 +65,7 @@ def read_spec(document: Document, folder: str) -> Spec:
     if not traced and len(drawn) < 3:
         missing = {"arrivals", "prompts", "answers"} - drawn
         reader.fault((), f"{', '.join(sorted(missing))} missing (or name a trace)")
-    faults = sorted([*document.faults, *reader.faults], key=lambda fault: (fault.line, fault.column))
-    if faults:
-        raise DescriptionError(faults)
+    raise_in_order([*document.faults, *reader.faults])
     found.pop("schema")
     handoff, routing = found.pop("handoff", {}), found.pop("routing", {})
     places = {name: document.at((name,)) for name in document.data} if isinstance(document.data, dict) else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import DescriptionError, Fault, raise_in_order
 from fleet.units import UnitError, parse_seconds, parse_utilization
 from fleet.yaml_source import Document, Node, Path, nearest, parse_text, printable, read_text
 from scenarios.simulation.traffic import PICOSECONDS
@@ -68,9 +68,7 @@ class _Reader:
 
     def stop(self) -> None:
         """Raises what was found wrong, in the order of the file."""
-        faults = sorted([*self.document.faults, *self.faults], key=lambda fault: (fault.line, fault.column))
-        if faults:
-            raise DescriptionError(faults)
+        raise_in_order([*self.document.faults, *self.faults])
 
     def top(self) -> dict[str, Any]:
         data = self.document.data
