@@ -14,6 +14,7 @@ from scenarios.auditing.models import Narrowed, model_document
 from scenarios.auditing.parts import Part, Told, read_parts
 from scenarios.auditing.rates import finding
 from scenarios.observations import Interval, Reading
+from scenarios.observations.observation import decimals, ends
 
 Document = dict[str, Any]
 MOST_SHOWN = 200
@@ -45,7 +46,7 @@ def audit(path: str, asked: Asked) -> Document:
     pool = _pool(told.reading, asked.narrowed)
     document: Document = {"schema": "kvwaybill/audit/1", "verdict": "", "log": _log(told, asked)}
     document |= _inferred(sizes, told.parts, pool, asked.narrowed)
-    document["pool"] = None if pool is None else {"bytes_per_token": [float(pool.low), float(pool.high)]}
+    document["pool"] = None if pool is None else {"bytes_per_token": decimals(pool)}
     document["rates"] = [row for part in told.parts[:MOST_SHOWN] if (row := rates.rate_document(part, known))]
     if asked.model is not None:
         engine = told.reading.engine
@@ -78,10 +79,10 @@ def _part(part: Part) -> Document:
         "rank": seen.rank,
         "side": seen.side,
         "model": seen.model,
-        "transfers": _whole(count),
-        "bytes": _whole(seen.bytes),
-        "descriptors": _whole(seen.descriptors),
-        "seconds": None if seen.seconds is None else [float(seen.seconds.low), float(seen.seconds.high)],
+        "transfers": ends(count),
+        "bytes": ends(seen.bytes),
+        "descriptors": ends(seen.descriptors),
+        "seconds": decimals(seen.seconds),
         "ranks_possible": arithmetic.rank_readings(int(count.low)) if _countable(part) and count is not None else [],
         "bytes_per_request": _requests(part),
         "bytes_per_transfer": _mean(part, seen.bytes),
@@ -95,7 +96,7 @@ def _requests(part: Part) -> list[Document]:
     if count is None or size is None or not _countable(part):
         return []
     return [
-        {"ranks": ranks, "requests": int(count.low) // ranks, "bytes": _whole(size.times(ranks / count.low))}
+        {"ranks": ranks, "requests": int(count.low) // ranks, "bytes": ends(size.times(ranks / count.low))}
         for ranks in arithmetic.rank_readings(int(count.low))
     ]
 
@@ -103,11 +104,6 @@ def _requests(part: Part) -> list[Document]:
 def _countable(part: Part) -> bool:
     count = part.seen.transfers
     return count is not None and count.is_exact and count.low >= 1 and not part.seen.requests_unknown
-
-
-def _whole(value: Interval | None) -> list[int] | None:
-    """[least, most]; the whole numbers around it where none lies in it."""
-    return None if value is None else list(value.whole() or (int(value.low), int(value.high) + 1))
 
 
 def _mean(part: Part, size: Interval | None) -> list[float] | None:
@@ -129,7 +125,7 @@ def _inferred(sizes: arithmetic.Sizes, parts: Sequence[Part], pool: Interval | N
         readings = [row for row in readings if row["block_tokens"]]
     found = sizes.interval
     return {
-        "descriptor_bytes": None if found is None else [float(found.low), float(found.high)],
+        "descriptor_bytes": decimals(found),
         "descriptors_hold": held,
         "readings": readings,
         "regions_if_transfers_differ": arithmetic.unlike_regions(parts),

@@ -9,7 +9,7 @@ from typing import Any
 
 from fleet.machine import Fleet
 from scenarios.auditing.parts import Part
-from scenarios.observations.observation import Interval
+from scenarios.observations.observation import Interval, decimals
 
 Document = dict[str, Any]
 NOT_AT_ALL = Fraction(1, 10)
@@ -63,8 +63,8 @@ def rate_document(part: Part, known: Known) -> Document | None:
     fastest = _fastest(part)
     return {
         "where": part.where,
-        "bytes_per_s": _ends(rate if rate is not None else part.seen.rates),
-        "moving_bytes_per_s": _ends(moving),
+        "bytes_per_s": decimals(rate if rate is not None else part.seen.rates),
+        "moving_bytes_per_s": decimals(moving),
         "seconds_per_descriptor": _per_descriptor(part),
         "links": [_link(kind, low, high, rate or part.seen.rates, moving, fastest) for kind, low, high in known.links],
     }
@@ -91,10 +91,6 @@ def _link(
         "kind": kind, "slowest_bytes_per_s": low, "fastest_bytes_per_s": high, "standing": word,
         "share_of_slowest": float(best / low),
     }  # fmt: skip
-
-
-def _ends(value: Interval | None) -> list[float] | None:
-    return None if value is None else [float(value.low), float(value.high)]
 
 
 def _per_descriptor(part: Part) -> float | None:

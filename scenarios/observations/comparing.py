@@ -13,7 +13,7 @@ from fleet.errors import DescriptionError
 from scenarios.compare import verdict_of
 from scenarios.observations.expected import PLANS_OF, Expected, Seen, expected_of, requests_in, seen_of
 from scenarios.observations.links import FAR_BELOW, declared_rate, looks_like
-from scenarios.observations.observation import Interval, Reading
+from scenarios.observations.observation import Interval, Reading, decimals, ends
 from scenarios.observations.sizing import in_words, sizing_checks
 
 Document = dict[str, Any]
@@ -81,20 +81,12 @@ def described(reading: Reading) -> Document:
             {
                 "source": one.source, "version": one.version, "side": one.side, "rank": one.rank, "model": one.model,
                 "transfers": ends(one.transfers), "bytes": ends(one.bytes), "descriptors": ends(one.descriptors),
-                "seconds": None if one.seconds is None else [float(one.seconds.low), float(one.seconds.high)],
+                "seconds": decimals(one.seconds),
                 "failed": one.failed, "lines": list(one.lines),
             }
             for one in reading.observations[:1000]
         ],
     }  # fmt: skip
-
-
-def ends(value: Interval | None) -> list[int] | None:
-    """[least, most] whole number; the nearest whole ones outside where none lies in the interval; None = not said."""
-    if value is None:
-        return None
-    low, high = value.whole() or (int(value.low), int(value.high) + 1)
-    return [low, high]
 
 
 def limits_of(reading: Reading) -> list[str]:

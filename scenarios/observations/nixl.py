@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from fleet.errors import DescriptionError, Fault
 from scenarios.observations.lines import Line
-from scenarios.observations.observation import Interval, Observation, Reading
+from scenarios.observations.observation import Interval, Observation, Reading, exactly
 from scenarios.observations.samples import Labels, Scrapes, name_of, rank_of, scrapes_of
 
 NAME = "NIXL telemetry"
@@ -144,13 +144,9 @@ def _evented(lines: Sequence[Line], source: str, version: str | None) -> list[Ob
         Observation(
             source=source, engine=ENGINE, version=version, direction=_WAYS[way],
             bytes=Interval.exact(sums[f"agent_{way}_bytes"]),
-            transfers=_exact(sums.get(f"agent_{way}_requests_num")),
-            seconds=_exact(sums.get("agent_xfer_time"), _US) if len(ways) == 1 else None,
+            transfers=exactly(sums.get(f"agent_{way}_requests_num")),
+            seconds=exactly(sums.get("agent_xfer_time"), _US) if len(ways) == 1 else None,
             lines=(first[f"agent_{way}_bytes"],),
         )
         for way in ways
     ]  # fmt: skip
-
-
-def _exact(value: int | None, unit: Fraction = Fraction(1)) -> Interval | None:
-    return None if value is None else Interval.exact(value * unit)

@@ -17,7 +17,7 @@ from fractions import Fraction
 from urllib.parse import quote
 
 from fleet.errors import DescriptionError
-from scenarios.observations.observation import Interval, Observation, Reading
+from scenarios.observations.observation import Interval, Observation, Reading, exactly
 
 NAME = "Nsight Systems sqlite"
 ENGINE = "nsight"
@@ -290,13 +290,9 @@ def _observation(
     rates = None if row["slowest"] is None else _rates(row["slowest"], row["fastest"])
     return Observation(
         source=source, engine=ENGINE, version=version, rank=rank, kind=kind, src=src, dst=dst,
-        transfers=_exact(row["copies"]), bytes=_exact(row["bytes"]), rates=rates,
-        seconds=_exact(row["ns"], Fraction(1, 10**9)), requests_unknown=True,
+        transfers=exactly(row["copies"]), bytes=exactly(row["bytes"]), rates=rates,
+        seconds=exactly(row["ns"], Fraction(1, 10**9)), requests_unknown=True,
     )  # fmt: skip
-
-
-def _exact(value: int | float | None, unit: Fraction = Fraction(1)) -> Interval | None:
-    return None if value is None else Interval.exact(Fraction(value) * unit)
 
 
 def _rates(slowest: int | float | None, fastest: int | float | None) -> Interval:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-__all__ = ["Interval", "Observation", "Reading", "counted", "printed", "summed"]
+__all__ = ["Interval", "Observation", "Reading", "counted", "decimals", "ends", "exactly", "printed", "summed"]
 
 MIB = 1 << 20
 _NUMBER = re.compile(r"[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,2})?")
@@ -72,6 +72,21 @@ def printed(text: str, unit: int | Fraction = 1) -> Interval:
     value = Fraction(text)
     half = Fraction(1, 2 * 10 ** len(text.partition(".")[2]))
     return Interval(max(value - half, Fraction(0)) * unit, (value + half) * unit)
+
+
+def exactly(value: float | None, unit: int | Fraction = 1) -> Interval | None:
+    """A figure that is not rounded, in `unit`s; None = not said."""
+    return None if value is None else Interval.exact(Fraction(value) * unit)
+
+
+def ends(value: Interval | None) -> list[int] | None:
+    """[least, most] whole number; the nearest whole ones outside where none lies in the interval; None = not said."""
+    return None if value is None else list(value.whole() or (int(value.low), int(value.high) + 1))
+
+
+def decimals(value: Interval | None) -> list[float] | None:
+    """[least, most] as floats, for documents; None = not said."""
+    return None if value is None else [float(value.low), float(value.high)]
 
 
 def summed(parts: Iterable[Interval | None]) -> Interval | None:
