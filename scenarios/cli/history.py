@@ -37,9 +37,10 @@ def register(app: typer.Typer) -> None:
         fail_on_drift: FailOption = False,
         output: ReportOption = Report.text,
     ) -> int:
-        """Prediction errors by class of edge over many runs: spread and drift. 0 told, 1 drifts (--fail-on-drift).
+        """Prediction errors by class of edge over many runs. 0 told, 1 drifts (--fail-on-drift).
 
-        Of a folder, every run and comparison in it is read, in the order of their names; other files are left out.
+        Spread and drift of each class. Of a folder, every run and comparison in it is read, in the order of their names;
+        other files are left out.
         """
         check_report(output)
         if by not in ("plan", "fleet"):
