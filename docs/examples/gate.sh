@@ -4,9 +4,20 @@
 # Fails (1) when the scenario as it stands is refused, (3) when a figure it needs is unknown; with --frozen also when any
 # byte differs from the plan at BASE_REF. Annotations for GitHub go to stdout; a summary where GITHUB_STEP_SUMMARY says.
 set -eu
-frozen=no
-[ "$1" = --frozen ] && { frozen=yes; shift; }
-base=$1 scenario=$2
+usage() {
+  echo "error: gate.sh: $1; write: gate.sh [--frozen] BASE_REF SCENARIO" >&2
+  exit 2
+}
+frozen=no base='' scenario=''
+for word in "$@"; do
+  case $word in
+    --frozen) frozen=yes ;;
+    -*) usage "no such option: $word" ;;
+    *) if [ -z "$base" ]; then base=$word; elif [ -z "$scenario" ]; then scenario=$word; else usage "too many words: $word"; fi ;;
+  esac
+done
+[ -n "$scenario" ] || usage "a base or a scenario is missing"
+git rev-parse --quiet --verify "$base^{commit}" > /dev/null || usage "$base is no commit here (a shallow clone lacks it)"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/base"

@@ -37,14 +37,14 @@ def repository(tmp_path):
     return folder
 
 
-def gate(folder: Path, *words: str) -> tuple[int, str, str]:
+def gate(folder: Path, *words: str, base: str = "main", last: str = "") -> tuple[int, str, str]:
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     summary = folder.parent / "summary.md"
     summary.write_text("")
     env = os.environ | {"PATH": paths, "GITHUB_STEP_SUMMARY": str(summary)}
-    command = ["sh", str(GATE), *words, "main", "split.yaml"]
+    command = ["sh", str(GATE), *words, base, "split.yaml", *last.split()]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, summary.read_text()
+    return done.returncode, done.stdout + done.stderr, summary.read_text()
 
 
 def test_a_change_that_no_longer_fits_is_stopped_at_its_line(repository):
@@ -64,6 +64,19 @@ def test_a_change_that_fits_passes_and_is_summed_up_unless_bytes_are_frozen(repo
     code, told, _ = gate(repository, "--frozen")
     assert code == 1
     assert "::error" in told
+
+
+def test_frozen_counts_wherever_it_stands_and_other_words_are_refused(repository):
+    (repository / "split.yaml").write_text(SCENARIO.replace("STEPS", "72"))
+    assert gate(repository, last="--frozen")[0] == 1
+    assert gate(repository, "--froze")[0] == 2
+    assert gate(repository, last="more")[0] == 2
+
+
+def test_a_base_that_is_not_there_is_told(repository):
+    code, told, _ = gate(repository, base="nowhere")
+    assert code == 2
+    assert "nowhere is no commit here" in told
 
 
 def test_no_change_passes_frozen(repository):
