@@ -29,8 +29,13 @@ _HOW_TO_GET = {
 
 
 def kind_in(path: str) -> str | None:
-    """`plan`, `scenario`, `fleet` ... of a file that names its schema near its beginning; None for anything else."""
+    """`plan`, `scenario`, `fleet` ... of a file that names its schema near its beginning; None for anything else.
+
+    A pipe is not looked at: what is taken out of it here, its reader would lack.
+    """
     try:
+        if not os.path.isfile(path):
+            return None
         with open(path, "rb") as file:
             found = _SCHEMA.search(file.read(_HEAD))
     except (OSError, ValueError):

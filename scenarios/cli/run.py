@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from typing import Annotated, Any
 
@@ -113,11 +115,16 @@ def planned(target: str, words: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def is_document(target: str) -> bool:
-    """Whether the target is a plan and not a scenario: JSON that does not name a scenario's schema; `-` is stdin."""
+    """Whether the target is a plan and not a scenario: JSON that does not name a scenario's schema; `-` is stdin.
+
+    A named pipe is taken for a plan, unread: it can be read once only.
+    """
     try:
         if target == "-":
             peek = getattr(sys.stdin.buffer, "peek", None)
             head = b"{" if peek is None else peek(_HEAD)
+        elif stat.S_ISFIFO(os.stat(target).st_mode):
+            return True
         else:
             with open(target, "rb") as file:
                 head = file.read(_HEAD)

@@ -9,6 +9,7 @@ import typer
 from scenarios.cli import options as opt
 from scenarios.cli.console import Console
 from scenarios.cli.frame import YES, command, exit_code
+from scenarios.cli.kinds import refuse_other_kinds
 from scenarios.cli.reporting import Report, ReportOption, check_report, print_report, show_refusal, show_report
 
 TraceOption = Annotated[
@@ -50,6 +51,7 @@ def register(app: typer.Typer) -> None:
         from scenarios.simulation.questions import Asked, load_question, run_question
         from scenarios.simulation.run import refusal_text
 
+        refuse_other_kinds(scenario, ("simulation-scenario", "scenario"), "simulate takes a simulation or a scenario")
         check_report(output, timed=True)
         if records_out is not None:
             opt.check_out("--records-out", records_out)

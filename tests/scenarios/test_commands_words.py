@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,7 @@ MISTAKEN = [
     (["compare", "plan.json", "fleet.yaml"], "fleet.yaml: is a fleet; compare takes plans and runs"),
     (["fleet", "check", "plan.json"], "plan.json: is a plan; fleet check takes a fleet"),
     (["fleet", "show", "case.yaml"], "case.yaml: is a scenario; fleet show takes a fleet"),
+    (["simulate", "plan.json"], "plan.json: is a plan; simulate takes a simulation or a scenario"),
     (["scenario", "show", "fleet.yaml"], "fleet.yaml: is a fleet; scenario show takes a scenario"),
 ]
 
@@ -64,6 +67,15 @@ def test_a_document_of_another_kind_is_one_line(arguments: list[str], told: str,
     assert (answer.code, answer.out) == (2, "")
     assert told in answer.err
     assert len(answer.err.splitlines()) == 1
+
+
+def test_a_plan_is_run_out_of_a_named_pipe(here: Path, ask: Ask) -> None:
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=lambda: Path("pipe").write_bytes(Path("plan.json").read_bytes()), daemon=True)
+    writer.start()
+    assert ask("run", "pipe", "-o", "json").code == 0
+    writer.join(10)
+    assert not writer.is_alive()
 
 
 def test_a_name_that_is_a_scenario_and_a_fleet_is_what_the_command_takes(here: Path, ask: Ask) -> None:
