@@ -20,13 +20,14 @@ from fleet.errors import KvWaybillError
 __all__ = ["main", "summed"]
 
 _FAILED = 1
+_NO_FILE = 2
 _MOST_DEVICES = 64
 
 
 def main(arguments: list[str]) -> int:
     """See the module. `arguments`: the result file, then a script, or `-m` and a module, or `-c` and code."""
     result, program = arguments[0], arguments[1:]
-    path = find_library()
+    path, trace = find_library(), None
     try:
         if path is None:
             raise CuptiUnavailableError("CUPTI is not installed; nvidia-cuda-cupti makes the driver a witness")
@@ -35,8 +36,9 @@ def main(arguments: list[str]) -> int:
         OUTER.append(trace)
     except CuptiUnavailableError as error:
         _write(result, {"witness": "none", "why_not": str(error)})
-        return _run(program)
-    code = _run(program)
+    code = _run(program)  # outside of `except`: an error of the program is no consequence of ours
+    if trace is None:
+        return code
     try:
         _synchronize()
         told = summed(trace.end()) | {"devices": _devices()}
@@ -81,6 +83,9 @@ def _run(program: list[str]) -> int:
             sys.argv = ["-c", *program[2:]]
             exec(compile(program[1], "<string>", "exec"), {"__name__": "__main__"})  # the user's own code, as asked
         else:
+            if not os.path.exists(program[0]):
+                sys.stderr.write(f"can't open file {program[0]!r}: no such file\n")
+                return _NO_FILE
             sys.argv = program
             sys.path.insert(0, os.path.dirname(os.path.abspath(program[0])))
             runpy.run_path(program[0], run_name="__main__")

@@ -39,8 +39,8 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Prediction errors by class of edge over many runs. 0 told, 1 drifts (--fail-on-drift).
 
-        Spread and drift of each class. Of a folder, every run and comparison in it is read, in the order of their names;
-        other files are left out.
+        Spread and drift of each class. Of a folder, every run and comparison in it is read, in the order of their
+        names; other files are left out.
         """
         check_report(output)
         if by not in ("plan", "fleet"):

@@ -78,6 +78,16 @@ def test_a_program_without_a_driver_runs_and_is_not_witnessed(capfd: pytest.Capt
         assert "CUPTI" in seen["why_not"]
 
 
+def test_an_error_of_the_program_is_shown_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    seen = witness_program(["python", "-c", "raise KeyError('theirs')"])
+    assert seen["program_code"] == 1
+    told = capfd.readouterr().err
+    assert "KeyError: 'theirs'" in told
+    assert "Cupti" not in told
+    assert witness_program(["python", "nowhere.py"])["program_code"] == 2
+    assert capfd.readouterr().err == "can't open file 'nowhere.py': no such file\n"
+
+
 @pytest.mark.parametrize("command", [[], ["ls"], ["python"], ["/nowhere/python3", "x.py"]])
 def test_only_python_programs_are_taken(command: list[str]) -> None:
     with pytest.raises(DescriptionError, match=r"COMMAND"):
