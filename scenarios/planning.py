@@ -36,6 +36,7 @@ def make_plan(prepared: Prepared, launches: tuple[Launch, ...] = (), stated: Ran
     document["defaults"] = list(prepared.defaults)
     document["warnings"] = [
         *prepared.ask.fleet.warnings, *prepared.warnings, *prepared.ask.model.warnings, *_ends_early(admission),
+        *_clamped(admission),
     ]  # fmt: skip
     if prepared.solve is not None:
         from planner.solve import solution_document, solve
@@ -90,8 +91,21 @@ def _ends_early(admission: Admission) -> list[str]:
         told = f"{passes:,} passes end with the prompt: one token is sampled, none is decoded and nothing is handed off"
     if prompt >= model.seq_len:
         return [f"{told}; the model has {model.seq_len:,} positions, so give a prompt of {model.seq_len - 1:,} at most"]
-    flag = "--steps" if admission.ask.request.new_tokens is None else "--new-tokens"
+    request = admission.ask.request
+    if request.steps is None and request.new_tokens is None:
+        return [f"{told}; say how long the answer is: --osl N (or --steps {prompt + 1} or more)"]
+    flag = "--steps" if request.new_tokens is None else "--new-tokens"
     return [f"{told}; ask for {flag} {prompt + 1 if flag == '--steps' else 2} or more"]
+
+
+def _clamped(admission: Admission) -> list[str]:
+    """A warning where more passes were asked for than the model has positions: a plan cuts them as llama2.c does."""
+    asked, model = admission.ask.request.steps, admission.ask.model
+    if asked is None or admission.workload is None or asked <= model.seq_len:
+        return []
+    return [
+        f"{asked:,} passes were asked for; the model has {model.seq_len:,} positions, so {model.seq_len:,} are planned"
+    ]
 
 
 def _changed(fix: dict[str, Any], prepared: Prepared) -> dict[str, Any]:

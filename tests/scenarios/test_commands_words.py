@@ -179,6 +179,12 @@ def test_passes_that_end_inside_the_prompt_are_warned_of_on_stderr(here: Path, a
         assert "--steps 42 or more" in answer.err
 
 
+def test_a_long_prompt_without_an_answer_is_asked_how_long_it_is(here: Path, ask: Ask) -> None:
+    write_json(here / "long.json", CONFIG | {"max_position_embeddings": 1024})
+    answer = ask("admit", "--fleet", "two-gpu-nvlink", "--model", "long.json", "--isl", "400")
+    assert "say how long the answer is: --osl N (or --steps 401 or more)" in answer.err
+
+
 SUBJECTS = {
     "gpu:1": {"gpu:1 weights", "gpu:1 kv_cache", "gpu:1 total", "gpu:1 slack"},
     "gpu:0 -> gpu:1": {"handoff k gpu:0->gpu:1", "handoff v gpu:0->gpu:1"},

@@ -218,6 +218,12 @@ def test_passes_that_end_with_the_prompt_are_warned_of(words: dict[str, Any], to
     assert plan(steps=12)["warnings"] == []
 
 
+def test_passes_beyond_the_model_are_cut_in_words() -> None:
+    assert plan(steps=256)["warnings"] == []
+    (warning,) = plan(steps=1_000_000)["warnings"]
+    assert warning == "1,000,000 passes were asked for; the model has 256 positions, so 256 are planned"
+
+
 def test_the_second_line_says_what_was_asked() -> None:
     planned = plan()
     asked = plan_text(planned).splitlines()[1]
