@@ -44,12 +44,10 @@ def register(app: typer.Typer) -> None:
         An observation (vLLM, SGLang, NIXL, Mooncake, TensorRT-LLM, Nsight Systems) is recognised by content.
         """
         from scenarios import compare as comparing
-        from scenarios.documents import read_document
 
         check_report(output)
         if a == b == "-":
             wrong_use("only one of the two documents can come from stdin")
-        _refuse_pipes(a, b)
         if (document := _observed(a, b, requests, version)) is not None:
             return _shown(console, output, document)
         if version is not None or requests is not None:
@@ -57,7 +55,7 @@ def register(app: typer.Typer) -> None:
         kinds = ("plan", "run")
         for path in (a, b):
             refuse_other_kinds(path, kinds, "compare takes plans and runs")
-        first, second = read_document(a, kinds), read_document(b, kinds)
+        first, second = _document(a, kinds), _document(b, kinds)
         document = comparing.compare(first, second)
         if document["compared"] == ["plan", "plan"]:
             from scenarios.reports.changes import plan_changes
@@ -77,12 +75,19 @@ def _shown(console: Console, output: Report, document: dict[str, Any]) -> int:
     return exit_code(document["verdict"])
 
 
-def _refuse_pipes(*paths: str) -> None:
-    """A pipe can be read once, and what it holds is asked first: only of stdin can that be looked at without taking."""
-    for path in paths:
-        with contextlib.suppress(OSError, ValueError):
-            if path != "-" and stat.S_ISFIFO(os.stat(path).st_mode):
-                wrong_use(f"{path} is a pipe; write - for it and pipe into the command: ... | kvwaybill compare PLAN -")
+def _document(path: str, kinds: tuple[str, ...]) -> dict[str, Any]:
+    """A document, also out of a pipe. What an engine printed is known by a look at its beginning, which a pipe gives
+    once and stdin alone gives back: DescriptionError says so.
+    """
+    from scenarios.documents import read_document
+
+    try:
+        return read_document(path, kinds)
+    except DescriptionError as error:
+        if path == "-" or not stat.S_ISFIFO(os.stat(path).st_mode) or "not JSON" not in str(error):
+            raise
+        told = "is a pipe and no document; what an engine printed comes from stdin: ... | kvwaybill compare PLAN -"
+        raise DescriptionError.at(path, "", told) from error
 
 
 def _observed(a: str, b: str, requests: int | None, version: str | None) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -231,8 +232,11 @@ def test_bad_use_is_told(plans, ask, tmp_path):
     assert done.code == 2
 
 
-def test_a_named_pipe_is_told_and_not_waited_for(plans, ask, tmp_path):
+def test_a_log_out_of_a_named_pipe_is_told_where_to_go(plans, ask, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    answer = ask("compare", plans["vllm-nixl"], tmp_path / "pipe")
+    with ThreadPoolExecutor() as other:
+        written = other.submit((tmp_path / "pipe").write_text, line())
+        answer = ask("compare", plans["vllm-nixl"], tmp_path / "pipe")
+        assert written.result() > 0
     assert answer.code == 2
-    assert "is a pipe; write - for it" in answer.err
+    assert "comes from stdin" in answer.err
