@@ -50,7 +50,9 @@ def check_pace(orders: Orders, path: Path, fast: bool, threads: int) -> None:
         told = "operations one by one have no fast mode; leave --path out"
         raise DescriptionError.at("run", "fast", told)
     if threads != 1 and path != "fused":
-        told = "operations one by one are not shared out; leave --path out, and attention on the device"
+        told = "operations one by one are not shared out; leave --threads out"
+        if is_llama2c(orders):
+            told += ", or leave --path out, with attention on the device"
         raise DescriptionError.at("run", "threads", told)
     if not 1 <= threads <= MAX_THREADS:
         raise DescriptionError.at("run", "threads", f"{threads} threads; use 1 to {MAX_THREADS}")

@@ -228,6 +228,8 @@ def read_bytes(path: str) -> bytes:
 
 def _reason(error: OSError | ValueError) -> str:
     """The system's words; ValueError is what Python says to a path with a NUL in it."""
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder; name a file"
     return (error.strerror or str(error)) if isinstance(error, OSError) else "not a path"
 
 

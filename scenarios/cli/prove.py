@@ -94,6 +94,8 @@ def _check_folder(path: str) -> None:
         os.makedirs(path, exist_ok=True)
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            words = "a file stands there; name a folder"
         raise DescriptionError.at(path, "--save-dir", f"cannot be made: {words}") from error
     check_writable(os.path.join(path, "proof.json"))
 
