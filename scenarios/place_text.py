@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scenarios.table import Paint, Table, safe
-from scenarios.times_text import time_cell, time_heading
+from scenarios.times_text import ONE_A_CALL, time_cell, time_heading
 from scenarios.words import (
     defaults_block,
     exact_bytes,
@@ -102,7 +102,16 @@ def _table(document: Document, paint: Paint) -> list[str]:
         cells += [exact_bytes(row["slack_bytes"])]
         cells += [] if pools else [f"{row['alike']:,}"]
         table.add(*cells, _marks(row))
-    return table.lines(paint)
+    return [*table.lines(paint), *_one_a_call(document, paint)]
+
+
+def _one_a_call(document: Document, paint: Paint) -> list[str]:
+    """What the times to the first token rest on where a prompt is computed one position a call, as of a plan."""
+    asked = mapping(mapping(document["inputs"]).get("workload"))
+    timed = any(row["ttft"] and row["ttft"]["seconds"] is not None for row in document["placements"])
+    if not timed or asked.get("prefill_chunk") != 1 or asked.get("prompt_tokens", 1) < 2:
+        return []
+    return paint.fold(f"  {ONE_A_CALL}", 2)
 
 
 def _marks(row: Document) -> str:

@@ -189,6 +189,13 @@ def test_prices_and_preferences_show_in_the_table(ask: Ask, tmp_path: Path) -> N
     assert "an hour" in ask("place", "--fleet", path, "--price", "card=1.5").out
 
 
+def test_it_is_told_that_a_prompt_is_priced_one_position_a_call(ask: Ask) -> None:
+    words = ("place", "--fleet", "two-gpu-nvlink", "--isl", "40", "--osl", "9")
+    assert "one position a call; --prefill-chunk N computes N a call" in ask(*words).out
+    assert "a call" not in ask(*words, "--prefill-chunk", "40").out
+    assert "a call" not in ask("place", "--fleet", "two-gpu-nvlink").out
+
+
 def test_devices_that_others_fill_are_passed_over(ask: Ask, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     words = ("--fleet", "hgx-h100", "--prompt-tokens", "41", "--steps", "96")
