@@ -155,7 +155,7 @@ def test_every_fault_of_the_options_is_told_at_once(ask: Ask) -> None:
         (["--prefill-tp", "3"], "do not divide by 3 ranks"),
         (["--prefill-workers", "9"], "takes 10 devices, and the fleet has 8"),
         (["--batch", "1,99999999"], "is no number from 1 to 1,048,576"),
-        (["--prompt-tokens", "99999999999999999"], "no count of prompt tokens"),
+        (["--prompt-tokens", "99999999999999999"], "--prompt-tokens 99999999999999999 is out of range; use 1 to"),
         (["--prefill-workers", "1-1000", "--decode-workers", "1-1000"], "name fewer than"),
     ],
 )
