@@ -65,10 +65,10 @@ def row(prefill: int, decode: int, requests: int, rate: float) -> dict[str, Any]
     """One run: seconds of the loop, of the processor, set-up, and the most memory of the process."""
     from fleet.checkpoints import load_model
     from fleet.load import load_fleet
+    from scenarios.shipped import LIBRARY
     from scenarios.simulation import columns as col
     from scenarios.simulation.engine import simulate
     from scenarios.simulation.plant import build, config_of
-    from scenarios.simulation.read_spec import _LIBRARY
     from scenarios.simulation.spec import Pool, Spec
     from scenarios.simulation.traffic import Arrivals, Lengths, draw
 
@@ -78,7 +78,7 @@ def row(prefill: int, decode: int, requests: int, rate: float) -> dict[str, Any]
         fleet="many-cards", prefill=Pool(devices=tuple(names[:prefill])), decode=Pool(devices=tuple(names[prefill:]))
     )
     fleet = load_fleet("many-cards", text=fleet_text(prefill + decode))
-    plant = build(spec, fleet, load_model(str(Path(_LIBRARY) / "dense-8b.json")))
+    plant = build(spec, fleet, load_model(str(Path(LIBRARY) / "simulations" / "dense-8b.json")))
     traffic = draw(
         0, Arrivals(kind="poisson", rate=rate, requests=requests),
         Lengths(kind="lognormal", mu=6.5, sigma=0.7, least=16, most=1500),

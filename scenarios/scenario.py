@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.errors import DescriptionError, Fault, raise_in_order
 from fleet.yaml_source import Document, Path, nearest, parse_text, printable, read_text
+from scenarios.shipped import not_shipped, shipped_names, shipped_path
 
 if TYPE_CHECKING:
     from scenarios.wanted import Wanted
@@ -23,8 +24,6 @@ SCHEMA = "kvwaybill/scenario/1"
 MAX_TOKEN_ID = 2**31 - 1
 MAX_COUNT = 2**40
 MAX_PROMPT = 1_000_000
-
-_LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "library")
 
 _TOP = ("schema", "name", "fleet", "model", "tokenizer", "workload", "placement", "attention", "kv_extent", "kv_dtype",
         "weights_dtype", "layout", "prefill_chunk", "utilization", "expect")  # fmt: skip
@@ -45,14 +44,14 @@ MAX_SEED = 10**18 - 1
 
 def scenario_names() -> list[str]:
     """Names of the shipped scenarios, sorted."""
-    return sorted(name.removesuffix(".yaml") for name in os.listdir(_LIBRARY) if name.endswith(".yaml"))
+    return shipped_names()
 
 
 def scenario_text(name: str) -> str:
     """The YAML of a shipped scenario. KeyError for another name."""
     if name not in scenario_names():
         raise KeyError(name)
-    with open(os.path.join(_LIBRARY, f"{name}.yaml"), encoding="utf-8") as file:
+    with open(shipped_path(name, "scenario"), encoding="utf-8") as file:
         return file.read()
 
 
@@ -84,10 +83,7 @@ def load_scenario(path: str) -> Wanted:
     if path != "-" and path in scenario_names() and not os.path.exists(path):
         return read_scenario(parse_text(scenario_text(path), f"{path}.yaml"), folder=None)
     if path != "-" and not os.path.lexists(path):
-        known = scenario_names()
-        hint = f"{nearest(path, known)}; shipped: {', '.join(known)}"
-        message = f"no such file, and no shipped scenario of that name{hint}"
-        raise DescriptionError.at(printable(path, 200), "", message)
+        raise not_shipped(path, "scenario", scenario_names())
     if path != "-":
         _refuse_devices(path, path)
     folder = os.getcwd() if path == "-" else os.path.dirname(path)

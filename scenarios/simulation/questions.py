@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from fleet.errors import DescriptionError, InconclusiveError
-from fleet.yaml_source import nearest, parse_text, printable, read_text
+from fleet.yaml_source import parse_text, read_text
+from scenarios.shipped import not_shipped
 from scenarios.simulation.read_spec import load_spec, read_spec, simulation_names
 from scenarios.simulation.run import Simulated, run_loaded, run_spec, traffic_of
 from scenarios.simulation.spec import Pool, Spec
@@ -53,10 +54,7 @@ def load_question(path: str) -> Spec | Wanted:
             return load_spec(path)
         if path in scenario_names():
             return load_scenario(path)
-        known = [*simulation_names(), *scenario_names()]
-        hint = f"{nearest(path, known)}; shipped: {', '.join(known)}"
-        words = f"no such file, and no shipped simulation or scenario of that name{hint}"
-        raise DescriptionError.at(printable(path, 200), "", words)
+        raise not_shipped(path, "simulation or scenario", [*simulation_names(), *scenario_names()])
     document = parse_text(read_text(path), "<stdin>" if path == "-" else path)
     folder = os.getcwd() if path == "-" else os.path.dirname(path)
     schema = document.data.get("schema") if isinstance(document.data, dict) else None

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.errors import DescriptionError, Fault, raise_in_order
+from fleet.errors import Fault, raise_in_order
 from fleet.placement import device_list
 from fleet.units import UnitError, parse_seconds, parse_utilization
 from fleet.yaml_source import Document, Path, nearest, parse_text, printable, read_text
+from scenarios.shipped import shipped_names, shipped_path
 from scenarios.simulation.spec import SCHEMA, Outage, Pool, Slo, Spec
 from scenarios.simulation.traffic import MAX_REQUESTS, MAX_TOKENS, Arrivals, Lengths
 
-_LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "library", "simulations")
+_FOLDER = "simulations"
 _WHOLE = re.compile(r"[0-9]{1,15}")
 _DECIMAL = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,12})?")
 _DTYPES = ("bf16", "fp16", "fp32", "fp8")
@@ -26,7 +27,7 @@ MAX_DEGREE = 64
 
 def simulation_names() -> list[str]:
     """Names of the shipped simulations, sorted."""
-    return sorted(name.removesuffix(".yaml") for name in os.listdir(_LIBRARY) if name.endswith(".yaml"))
+    return shipped_names(_FOLDER)
 
 
 def load_spec(path: str) -> Spec:
@@ -39,11 +40,7 @@ def load_spec(path: str) -> Spec:
 def simulation_path(path: str) -> str:
     """Where a simulation's text is: the file of that name (`-` = stdin), else the shipped one. DescriptionError."""
     if path != "-" and not os.path.lexists(path):
-        if path not in simulation_names():
-            hint = f"{nearest(path, simulation_names())}; shipped: {', '.join(simulation_names())}"
-            message = f"no such file, and no shipped simulation of that name{hint}"
-            raise DescriptionError.at(printable(path, 200), "", message)
-        path = os.path.join(_LIBRARY, f"{path}.yaml")
+        return shipped_path(path, "simulation", _FOLDER)
     return path
 
 

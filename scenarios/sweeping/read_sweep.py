@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -14,12 +14,13 @@ from typing import Any
 from fleet.errors import DescriptionError, Fault, raise_in_order
 from fleet.units import UnitError, parse_seconds, parse_utilization
 from fleet.yaml_source import Document, Node, Path, nearest, parse_text, printable, read_text
+from scenarios.shipped import shipped_names, shipped_path
 from scenarios.simulation.traffic import PICOSECONDS
 from scenarios.sweeping.spec import METRICS, OBJECTIVES, SCHEMA, Base, Bound, Choice, Metric, Question, Setting, Sweep
 
 MAX_CASES = 100_000
 MAX_FIELDS = 32
-_LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "library", "sweeps")
+_FOLDER = "sweeps"
 _TOP = ("schema", "name", "question", "base", "grid", "list", "slo", "objectives", "prices")
 FIELD = re.compile(r"[a-z][a-z_]{0,63}(\.[a-z][a-z_]{0,63}){0,3}")
 DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
@@ -28,7 +29,7 @@ FIXED = ("schema", "name")
 
 def sweep_names() -> list[str]:
     """Names of the shipped sweeps, sorted."""
-    return sorted(name.removesuffix(".yaml") for name in os.listdir(_LIBRARY) if name.endswith(".yaml"))
+    return shipped_names(_FOLDER)
 
 
 def load_sweep(path: str) -> Sweep:
@@ -36,7 +37,7 @@ def load_sweep(path: str) -> Sweep:
     if path == "-":
         return parse_sweep(read_text(path), "<stdin>", "")
     if not os.path.lexists(path):
-        path = _shipped(path, sweep_names(), "sweep", _LIBRARY)
+        path = shipped_path(path, "sweep", _FOLDER)
     _refuse_pipes(path)
     return parse_sweep(read_text(path), path, os.path.dirname(path))
 
@@ -282,23 +283,13 @@ def _base_of(name: str, folder: str, question: Question) -> Base:
 
 
 def _shipped_scenario(name: str) -> str:
-    from scenarios.scenario import scenario_names
-
-    return _shipped(name, scenario_names(), "scenario", os.path.dirname(_LIBRARY))
+    return shipped_path(name, "scenario")
 
 
 def _shipped_simulation(name: str) -> str:
     from scenarios.simulation.read_spec import simulation_path
 
     return simulation_path(name)
-
-
-def _shipped(name: str, known: Iterable[str], what: str, folder: str) -> str:
-    names = list(known)
-    if name not in names:
-        hint = f"{nearest(name, names)}; shipped: {', '.join(names)}"
-        raise DescriptionError.at(printable(name, 200), "", f"no such file, and no shipped {what} of that name{hint}")
-    return os.path.join(folder, f"{name}.yaml")
 
 
 _SHIPPED: dict[Question, Callable[[str], str]] = {"admit": _shipped_scenario, "simulate": _shipped_simulation}

@@ -133,10 +133,10 @@ def test_what_nobody_knows_is_code_3(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_an_slo_that_nobody_meets_is_a_goodput_of_none(ask: Ask, tmp_path: Path) -> None:
-    from scenarios.simulation.read_spec import _LIBRARY
+    from scenarios.shipped import LIBRARY
 
-    text = (Path(_LIBRARY) / "chat.yaml").read_text().replace("ttft: 30 ms", "ttft: 1 ps")
-    text = text.replace("model: dense-8b.json", f"model: {_LIBRARY}/dense-8b.json")
+    text = (Path(LIBRARY) / "simulations" / "chat.yaml").read_text().replace("ttft: 30 ms", "ttft: 1 ps")
+    text = text.replace("model: dense-8b.json", f"model: {LIBRARY}/simulations/dense-8b.json")
     (tmp_path / "s.yaml").write_text(text)
     answer = ask("simulate", tmp_path / "s.yaml", "-o", "json")
     assert answer.code == 0

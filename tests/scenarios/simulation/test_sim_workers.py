@@ -14,18 +14,20 @@ from fleet.load import load_fleet
 from planner.placement_time import placement_time
 from planner.predict import predict
 from planner.request import Request, resolve
+from scenarios.shipped import LIBRARY
 from scenarios.simulation import columns as col
 from scenarios.simulation.engine import simulate
 from scenarios.simulation.moved import edges, handoffs
 from scenarios.simulation.plant import Plant, build, config_of, placed
-from scenarios.simulation.read_spec import _LIBRARY, parse_spec
+from scenarios.simulation.read_spec import parse_spec
 from scenarios.simulation.results import summary
 from scenarios.simulation.spec import Outage, Pool, Spec
 from scenarios.simulation.traffic import Traffic, without_hashes
 
 PS = 10**12
 CONFIGS = Path(__file__).resolve().parents[4] / "shared" / "data" / "model_configs"
-DENSE = str(Path(_LIBRARY) / "dense-8b.json")
+SIMULATIONS = Path(LIBRARY) / "simulations"
+DENSE = str(SIMULATIONS / "dense-8b.json")
 
 
 def pool(first: int, end: int, **given: int) -> Pool:
@@ -144,8 +146,8 @@ def test_a_worker_is_down_while_any_of_its_devices_is() -> None:
 
 
 def test_devices_that_make_no_whole_workers_and_degrees_that_do_not_divide_are_told() -> None:
-    text = (Path(_LIBRARY) / "chat.yaml").read_text().replace("gpu:0-3,", "gpu:0-2, tp: 2,")
+    text = (SIMULATIONS / "chat.yaml").read_text().replace("gpu:0-3,", "gpu:0-2, tp: 2,")
     with pytest.raises(DescriptionError, match="3 devices make no whole workers of tp 2 x pp 1"):
-        parse_spec(text, "s.yaml", _LIBRARY)
+        parse_spec(text, "s.yaml", str(SIMULATIONS))
     with pytest.raises(DescriptionError, match="do not divide"):
         plant_of(DENSE, pool(0, 3, tp=3), pool(4, 8))
