@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
+import pathlib
 from typing import Annotated, Any
 
 import typer
@@ -84,7 +83,7 @@ def _document(path: str, kinds: tuple[str, ...]) -> dict[str, Any]:
     try:
         return read_document(path, kinds)
     except DescriptionError as error:
-        if path == "-" or not stat.S_ISFIFO(os.stat(path).st_mode) or "not JSON" not in str(error):
+        if "not JSON" not in str(error) or path == "-" or not pathlib.Path(path).is_fifo():
             raise
         told = "is a pipe and no document; what an engine printed comes from stdin: ... | kvwaybill compare PLAN -"
         raise DescriptionError.at(path, "", told) from error
