@@ -173,11 +173,19 @@ def test_another_death_than_a_stray_access_is_no_verdict() -> None:
         run_isolated(orders(), embedded(), hands=Ending(lambda: os._exit(3)), path="dispatch")
 
 
-def test_a_child_that_never_ends_is_killed_and_reaped() -> None:
+def test_a_child_that_never_ends_is_killed_and_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    children, fork = [], os.fork
+
+    def recorded() -> int:
+        children.append(fork())
+        return children[-1]
+
+    monkeypatch.setattr(os, "fork", recorded)
     with pytest.raises(InconclusiveError, match="did not end within"):
         run_isolated(orders(), embedded(), hands=Ending(signal.pause), path="dispatch", timeout_s=1.0)
+    (child,) = children  # this process may have others: workers and trackers of tests before
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
 
 
 _WAITING = """
