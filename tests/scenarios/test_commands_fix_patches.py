@@ -118,7 +118,7 @@ def test_a_fix_of_a_foreign_text_is_a_patch_of_what_it_shows(
 ) -> None:
     path = SHARED / text
     if not path.exists():
-        pytest.skip(f"the shared topology text {text} is not here")
+        pytest.skip(f"the shared topology text {text} is not here")  # of others: read where it lies, not copied
     _, count = apply_all(ask, tmp_path, str(path), ASKED | {"--batch": batch}, more)
     assert count
 

@@ -247,7 +247,7 @@ def test_a_refusal_beside_an_unknown_use_tells_what_would_admit_it(ask: Ask, tmp
 def test_a_size_that_a_foreign_text_states_is_a_field_of_its_device(ask: Ask) -> None:
     text = Path("../shared/data/topology/hwloc_power8_4xp100.xml")
     if not text.exists():
-        pytest.skip("the shared topology texts are not here")
+        pytest.skip("the shared topology texts are not here")  # of others: read where they lie, not copied
     answer = ask("admit", "--fleet", str(text), "--batch", "900000", "-o", "json")
     fields = [each["field"] for each in answer.document["alternatives"] if "capacity" in each.get("field", "")]
     assert fields == ["devices.gpu:0.memories[0].capacity"]

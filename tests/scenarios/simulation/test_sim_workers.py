@@ -96,7 +96,7 @@ def test_one_request_on_workers_of_several_devices_takes_what_the_planner_says(
 )
 def test_one_request_of_models_with_experts_latents_or_unlike_ranks_too(name: str) -> None:
     if not (CONFIGS / f"{name}.json").is_file():
-        pytest.skip("the shared reference data is not beside the project")
+        pytest.skip("the shared reference data is not beside the project")  # of others: read where it lies, not copied
     small = {"tp": 4, "max_seqs": 8}
     check_alone(plant_of(str(CONFIGS / f"{name}.json"), pool(0, 4, **small), pool(4, 8, **small)), 700, 20)
 
@@ -105,7 +105,7 @@ def test_one_request_of_models_with_experts_latents_or_unlike_ranks_too(name: st
 @pytest.mark.parametrize("name", ["gemma-3-27b", "Jamba-v0.1", "gpt-oss-20b", "DeepSeek-V3.2"])
 def test_caches_that_do_not_grow_evenly_cannot_be_simulated_and_say_why(name: str) -> None:
     if not (CONFIGS / f"{name}.json").is_file():
-        pytest.skip("the shared reference data is not beside the project")
+        pytest.skip("the shared reference data is not beside the project")  # of others: read where it lies, not copied
     with pytest.raises(InconclusiveError, match=r"not simulated|unverified"):
         plant_of(str(CONFIGS / f"{name}.json"), pool(0, 4, tp=4), pool(4, 8, tp=4))
 
