@@ -40,10 +40,15 @@ class Floors:
         self.host = screen.classes.near.host
 
     def order(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Key, int]]:
-        """The least keys of pairs with their places, best first."""
+        """The least keys of pairs with their places, best first; equal ones in the order that they came in."""
         raws = [self._raw(*pair) for pair in pairs]
-        keys = {raw: self._key(raw) for raw in set(raws)}
-        places = {raw: at for at, raw in enumerate(sorted(keys, key=keys.__getitem__))}
+        keys = {raw: self._key(raw) for raw in dict.fromkeys(raws)}
+        places: dict[Raw, int] = {}
+        place, before = -1, None
+        for raw in sorted(keys, key=keys.__getitem__):
+            if keys[raw] != before:  # unlike cuts may make one key
+                place, before = place + 1, keys[raw]
+            places[raw] = place
         return [(keys[raws[at]], at) for at in sorted(range(len(raws)), key=lambda at: (places[raws[at]], at))]
 
     def least(self, names: Sequence[str]) -> Key:

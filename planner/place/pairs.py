@@ -93,7 +93,10 @@ class PairSearch:
         if not left:
             raise self._nothing_left()
         chosen, bound, exact = self._chosen(left)
-        found = [self._timed(each) for each in chosen]
+        number = self.classes.symmetry.number
+        # Bounds decide what is looked at first, and not which of equal ones is told first.
+        in_fleet = sorted(chosen, key=lambda each: [number[name] for name in _ends(each)])
+        found = [self._timed(each) for each in in_fleet]
         admitted = ranked((each for each in found if each.verdict == "admitted"), question.objective)
         others = tuple(each for each in found if each.verdict != "admitted")
         count = len(self.names)

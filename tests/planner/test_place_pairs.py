@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from planner.admit import Ask, admit
 from planner.place.candidate import pareto, seconds_of
 from planner.place.classes import pair_classes
 from planner.place.constraints import Constraints, named_devices
+from planner.place.floors import Floors
 from planner.place.pairs import PairSearch, Question
 from planner.place.screen import Screen, told
 from planner.place.symmetry import symmetry_of
@@ -336,7 +338,8 @@ def test_the_best_pair_of_a_thousand_devices_takes_no_tenth_of_a_second_and_clas
     assert best.devices == ("rack0/n0/gpu:0", "rack0/n0/gpu:1")
 
 
-def test_of_pairs_too_many_to_list_those_in_the_smallest_parts_are_looked_at(monkeypatch: pytest.MonkeyPatch):
+def unlike_nodes() -> Fleet:
+    """Five nodes of three devices, every link of another rate: no two pairs are alike, many are as fast."""
     names = [f"n{i}/gpu:{j}" for i in range(5) for j in range(3)]
     links, devices = [], []
     for at, name in enumerate(names):
@@ -347,10 +350,14 @@ def test_of_pairs_too_many_to_list_those_in_the_smallest_parts_are_looked_at(mon
         for ends in ((name, "leaf"), ("leaf", name)):
             links.append(rated(*ends, 20 + at, 0, "direct", "net"))
         links += [rated(*ends, 10, 1) for ends in ((name, f"{node}/host"), (f"{node}/host", name))]
-    fleet = Fleet(
+    return Fleet(
         name="unlike", hosts=tuple(Host(id=f"n{i}/host") for i in range(5)), devices=tuple(devices), links=tuple(links),
         switches=(*(Switch(id=f"n{i}/switch", kind="nvlink") for i in range(5)), Switch(id="leaf", kind="net")),
     )  # fmt: skip
+
+
+def test_of_pairs_too_many_to_list_those_in_the_smallest_parts_are_looked_at(monkeypatch: pytest.MonkeyPatch):
+    fleet = unlike_nodes()
     whole = PairSearch(Question(ask=ask_of(fleet), top=3)).run()
     assert whole.exact
     assert whole.considered == 15 * 14
@@ -363,3 +370,13 @@ def test_of_pairs_too_many_to_list_those_in_the_smallest_parts_are_looked_at(mon
     assert best is not None
     assert bound <= best
     assert not part.exact
+
+
+def test_of_pairs_with_equal_bounds_the_first_of_the_fleet_is_looked_at_first():
+    search = PairSearch(Question(ask=ask_of(unlike_nodes()), top=3))
+    floors = Floors(search.screen, "handoff", {}, search._phase, lambda prefill, decode: 0)
+    pairs = list(permutations(search.names, 2))
+    ordered = floors.order(pairs)
+    raws = {floors._raw(*pair) for pair in pairs}
+    assert len({key for key, _ in ordered}) < len(raws), "unlike cuts make one key here"
+    assert ordered == sorted(ordered)
