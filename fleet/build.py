@@ -51,7 +51,7 @@ class Rows:
     def add(self, other: Rows, prefix: str) -> None:
         """The rows of a stamp under its prefix."""
         ahead = f"{prefix}/"
-        self.hosts += [replace(h, id=ahead + h.id) for h in other.hosts]
+        self.hosts += [replace(h, id=ahead + h.id, node=_under(ahead, h.node)) for h in other.hosts]
         self.devices += [_stamped(device, ahead) for device in other.devices]
         self.switches += [replace(s, id=ahead + s.id, host=_under(ahead, s.host)) for s in other.switches]
         self.nics += [replace(n, id=ahead + n.id, host=ahead + n.host) for n in other.nics]
@@ -154,7 +154,14 @@ class Builder:
             return self.where((*start, section, position))
 
         hosts = [
-            Host(id=h.id, pinned_pool=h.pinned_pool, numa_nodes=h.numa_nodes, label=h.label, where=at("hosts", i))
+            Host(
+                id=h.id,
+                pinned_pool=h.pinned_pool,
+                numa_nodes=h.numa_nodes,
+                label=h.label,
+                where=at("hosts", i),
+                node=h.node,
+            )  # fmt: skip
             for i, h in enumerate(part.hosts)
         ]
         if not hosts and (part.devices or not part.nodes):

@@ -19,7 +19,9 @@ def _canonical(fleet: Fleet) -> dict[str, Any]:
     share = fleet.budget.utilization
     return {
         "name": fleet.name,
-        "hosts": sorted([h.id, _quantity(h.pinned_pool), h.numa_nodes] for h in fleet.hosts),
+        "hosts": sorted(
+            [h.id, _quantity(h.pinned_pool), h.numa_nodes, *([] if h.node is None else [h.node])] for h in fleet.hosts
+        ),
         "devices": [_device(d) for d in sorted(fleet.devices, key=lambda d: d.id)],
         "links": sorted((_link(k) for k in fleet.links), key=lambda row: row[:3]),
         "budget": [None if share is None else str(share), fleet.budget.reserve],

@@ -90,7 +90,7 @@ def _compute(device: Device) -> Row:
 
 
 def _host(host: Host) -> Row:
-    return {"id": host.id, **_stated(host, "label", "numa_nodes"), **_figures(pinned_pool=host.pinned_pool)}
+    return {"id": host.id, **_stated(host, "label", "numa_nodes", "node"), **_figures(pinned_pool=host.pinned_pool)}
 
 
 def _device(device: Device, skus: dict[str, Row], one_host: bool) -> Row:

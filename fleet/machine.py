@@ -109,13 +109,17 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """The host end of copies. No hard capacity; `pinned_pool` limits what a staged copy may bounce through."""
+    """The host end of copies. No hard capacity; `pinned_pool` limits what a staged copy may bounce through.
+
+    `node` is the machine with one operating system that it is part of, where that has several hosts; else its own id.
+    """
 
     id: str
     pinned_pool: Quantity = UNKNOWN
     numa_nodes: int | None = None
     where: str = ""
     label: str | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

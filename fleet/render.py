@@ -81,7 +81,7 @@ def _host(host: Host, inside: dict[str, list[str]]) -> dict[str, Any]:
         "id": host.id,
         "numa_nodes": host.numa_nodes,
         "devices": inside.get(host.id, []),
-        **_stated(host, "label"),
+        **_stated(host, "label", "node"),
         **_figures(pinned_pool_bytes=host.pinned_pool),
     }
 
@@ -206,7 +206,7 @@ def _named(row: Any) -> Any:
 
 
 def _native_host(row: dict[str, Any]) -> dict[str, Any]:
-    return _pick(row, "id", "numa_nodes", "label") | _native_figures(row, "pinned_pool")
+    return _pick(row, "id", "numa_nodes", "label", "node") | _native_figures(row, "pinned_pool")
 
 
 def _native_device(row: dict[str, Any]) -> dict[str, Any]:

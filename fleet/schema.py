@@ -120,12 +120,15 @@ class DeviceFile(FilePart):
 
 
 class HostFile(FilePart):
-    """One host: no hard capacity; `pinned_pool` bounds what a staged copy may bounce through."""
+    """One host: no hard capacity; `pinned_pool` bounds what a staged copy may bounce through. Hosts under one operating
+    system name one `node`.
+    """
 
     id: Id
     label: Prose | None = None
     pinned_pool: SizeOrNone = UNKNOWN
     numa_nodes: Count | None = None
+    node: Id | None = None
 
 
 class SwitchFile(FilePart):

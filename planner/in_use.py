@@ -187,9 +187,12 @@ def _is_kind(device: Device, profile: str | None) -> bool:
 
 
 def _is_host(fleet: Fleet, host_id: str, node: str) -> bool:
-    """Whether a node's name is that of a host: its id without `/host`, or its label."""
+    """Whether a node's name is that of a host: its id without `/host`, its label, or the node it is part of."""
     host = fleet.host(host_id)
-    return node in (host_id, host_id.removesuffix("/host"), None if host is None else host.label)
+    if host is None:
+        return node in (host_id, host_id.removesuffix("/host"))
+    whole = () if host.node is None else (host.node, host.node.rpartition("/")[0])
+    return node in (host_id, host_id.removesuffix("/host"), host.label, *whole)
 
 
 def _applied(fleet: Fleet, held: dict[str, _Held]) -> Fleet:

@@ -64,7 +64,7 @@ class Constraints:
 class Neighbourhood:
     """Which devices share a node, or a domain."""
 
-    host: Mapping[str, str]
+    node: Mapping[str, str]
     domains: Mapping[str, frozenset[str]]
     _kept: dict[tuple[str, ...], tuple[Rule, ...]] = field(default_factory=dict)
 
@@ -72,8 +72,8 @@ class Neighbourhood:
         """Whether these devices, taken together, keep to a rule."""
         if rule == "same-domain":
             return bool(frozenset.intersection(*(self.domains.get(name, frozenset()) for name in devices)))
-        hosts = {self.host[name] for name in devices}
-        return len(hosts) == (1 if rule == "same-node" else len(devices))
+        nodes = {self.node[name] for name in devices}
+        return len(nodes) == (1 if rule == "same-node" else len(devices))
 
     def broken(self, constraints: Constraints, devices: Sequence[str]) -> tuple[str, ...]:
         """The preferences that these devices break, in words."""
@@ -90,8 +90,9 @@ def neighbourhood(fleet: Fleet) -> Neighbourhood:
     for name, group in _joined(fleet).items():
         if not held[name]:
             held[name].add(f"links of {group}")
+    node = {host.id: host.node or host.id for host in fleet.hosts}
     return Neighbourhood(
-        host={device.id: device.host for device in fleet.devices},
+        node={device.id: node.get(device.host, device.host) for device in fleet.devices},
         domains={name: frozenset(ids) for name, ids in held.items()},
     )
 

@@ -37,7 +37,6 @@ class Floors:
         self.phase, self.broken = phase, broken
         self.nbytes, self.copies = screen.handoff_size
         self.cuts = screen.classes.cuts(screen.ask.fleet)
-        self.host = screen.classes.near.host
 
     def order(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Key, int]]:
         """The least keys of pairs with their places, best first; equal ones in the order that they came in."""
@@ -70,7 +69,7 @@ class Floors:
         return min((value for value in values if value is not None), default=None)
 
     def _raw(self, prefill: str, decode: str) -> Raw:
-        cuts, home, other = self.cuts, self.host[prefill], self.host[decode]
+        cuts, (home, other) = self.cuts, (self.screen.devices[name].host for name in (prefill, decode))
         passed: tuple[Cut, ...] = (cuts.out.get(prefill, OPEN), cuts.into.get(decode, OPEN))
         if home != other:
             passed += (cuts.leave.get(home, OPEN), cuts.enter.get(other, OPEN))

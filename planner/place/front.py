@@ -82,7 +82,7 @@ class Keeping:
         if rule == "same-domain":
             held = [self.near.domains.get(name, frozenset()) for worker in named for name in worker]
             return bool(frozenset.intersection(*held))
-        homes = [{self.near.host[name] for name in worker} for worker in named]
+        homes = [{self.near.node[name] for name in worker} for worker in named]
         together = {home for each in homes for home in each}
         return len(together) == (1 if rule == "same-node" else sum(map(len, homes)))
 
@@ -105,7 +105,7 @@ class Keeping:
         nodes: dict[str, int] = {}
         domains: dict[str, int] = {}
         for name in names:
-            nodes[self.near.host[name]] = nodes.get(self.near.host[name], 0) + 1
+            nodes[self.near.node[name]] = nodes.get(self.near.node[name], 0) + 1
             for domain in self.near.domains.get(name, ()):
                 domains[domain] = domains.get(domain, 0) + 1
         hopeless = {

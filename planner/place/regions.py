@@ -65,7 +65,7 @@ def regions_of(classes: FleetClasses, able: Callable[[int], object]) -> list[tup
             continue
         for part in chain[:-1] or chain:
             held.setdefault(("part", part), []).append(device)
-        held.setdefault(("node", classes.near.host[name]), []).append(device)
+        held.setdefault(("node", classes.near.node[name]), []).append(device)
         for domain in classes.near.domains.get(name, ()):
             held.setdefault(("domain", domain), []).append(device)
     kept: dict[object, tuple[int, ...]] = {}
@@ -83,7 +83,7 @@ def halves_of(classes: FleetClasses, able: Callable[[int], object]) -> list[tupl
     for device, (name, chain) in enumerate(zip(symmetry.names, symmetry.chains, strict=True)):
         if not able(device):
             continue
-        held.setdefault("node", {}).setdefault(near.host[name], []).append(device)
+        held.setdefault("node", {}).setdefault(near.node[name], []).append(device)
         for domain in near.domains.get(name, ()):
             held.setdefault("domain", {}).setdefault(domain, []).append(device)
         for level, part in enumerate(chain[:-1] or chain):
@@ -104,15 +104,15 @@ def cells_of(
             continue
         name = names[device]
         domain = min(near.domains.get(name, ()), default=None)
-        key: object = {"node": near.host[name], "domain": domain or device}.get(by, "whole")
+        key: object = {"node": near.node[name], "domain": domain or device}.get(by, "whole")
         cell = cells.setdefault(key, Cell([], [], []))
         (cell.either if prefill and decode else cell.prefill if prefill else cell.decode).append(device)
     first: dict[str, int] = {}
     for device in region:
-        first.setdefault(near.host[names[device]], device)
+        first.setdefault(near.node[names[device]], device)
     for cell in cells.values():  # groups of one node first
         for held in (cell.prefill, cell.decode, cell.either):
-            held.sort(key=lambda device: (first[near.host[names[device]]], device))
+            held.sort(key=lambda device: (first[near.node[names[device]]], device))
     return list(cells.values())
 
 

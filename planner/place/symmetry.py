@@ -96,6 +96,8 @@ class _Finder:
             node(relay, ("relay",))
         for domain in fleet.domains:
             node(("domain", domain.id), ("domain", domain.kind))
+        for name in dict.fromkeys(host.node for host in fleet.hosts if host.node is not None):
+            node(("node", name), ("node",))
         for memory in sorted({m.physical for d in fleet.devices for m in d.memories if m.physical is not None}):
             node(("memory", memory), ("memory",))
         self.out: list[Ends] = [{} for _ in self.own]
@@ -119,6 +121,9 @@ class _Finder:
             for memory in device.memories:
                 if memory.physical is not None:
                     held.setdefault((at, nodes["memory", memory.physical]), []).append(memory.name)
+        for host in fleet.hosts:
+            if host.node is not None:
+                held.setdefault((nodes[host.id], nodes["node", host.node]), []).append("node")
         for domain in fleet.domains:
             for member in domain.members:
                 held.setdefault((nodes[member], nodes["domain", domain.id]), []).append("member")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,14 @@ def test_the_common_boxes_have_eight_devices_and_links_both_ways(name):
     assert all(link.bandwidth.value for link in fleet.links)
 
 
-def test_the_rack_is_one_domain_of_72_gpus_over_36_hosts():
+def test_the_rack_is_one_domain_of_72_gpus_over_36_hosts_in_18_nodes():
     fleet = load_fleet("gb200-nvl72")
     assert (len(fleet.devices), len(fleet.hosts), len(fleet.domains[0].members)) == (72, 36, 72)
     assert len(fleet.links) == 72 * 2 + 72 * 2
     assert len({device.topology_id for device in fleet.devices}) == 72
+    node = {host.id: host.node for host in fleet.hosts}
+    trays = Counter(node[device.host] for device in fleet.devices)
+    assert sorted(trays.values()) == [4] * 18
 
 
 def test_the_catalog_is_searched_by_name_label_arch_and_sku():

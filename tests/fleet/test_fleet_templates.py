@@ -184,6 +184,7 @@ def test_document_and_canonical_text_read_back_as_the_same_fleet(text):
         plain = [replace(d, where="", capacity_field="") for d in fleet.devices]
         assert [replace(d, where="", capacity_field="") for d in again.devices] == plain
         assert (again.domains, again.tiers) == (fleet.domains, fleet.tiers)
+        assert [(h.id, h.node) for h in again.hosts] == [(h.id, h.node) for h in fleet.hosts]
 
 
 def test_ten_thousand_gpus_load_in_seconds_from_fewer_than_sixty_lines():

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import DescriptionError
+from fleet.load import load_fleet
 from fleet.machine import Fleet, Host
 from fleet.placement import Placement
 from fleet.readers.in_use import InUse, read_in_use
@@ -197,6 +198,13 @@ def test_pods_that_have_all_gpus_of_a_node_fill_them() -> None:
     admission = admit(ask(found))
     assert [r.code for r in admission.reasons] == ["EXCEEDS_FREE", "EXCEEDS_FREE"]
     assert "beside what others hold" in admission.reasons[0].message
+
+
+def test_a_node_of_several_hosts_is_the_node_of_its_pods() -> None:
+    rack = load_fleet("gb200-nvl72")
+    found, told = with_in_use(rack, [pods(pod("p", "tray3", {"nvidia.com/gpu": "4"}))])
+    assert {name for name, nbytes in used(found).items() if nbytes} == {f"tray3/gpu:{index}" for index in range(4)}
+    assert told == ()
 
 
 def test_pods_that_have_some_gpus_of_a_node_leave_all_of_them_unknown() -> None:

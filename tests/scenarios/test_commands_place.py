@@ -278,7 +278,7 @@ def test_what_is_broken_and_what_leaves_too_few_devices_are_told(ask: Ask) -> No
     few = ("place", "--fleet", "hgx-h100", "--prefill-workers", "2", "--require", "same-domain", "--exclude", "gpu:0-5")
     assert "and --exclude leaves 2" in ask(*few).err
     near = ask(
-        "place", "--fleet", "gb200-nvl72", "--prefill-workers", "2", "--decode-workers", "2", "--require", "same-node",
+        "place", "--fleet", "gb200-nvl72", "--prefill-workers", "2", "--decode-workers", "3", "--require", "same-node",
         "--routing", "nearest",
     )  # fmt: skip
     assert near.code == 2
