@@ -14,7 +14,8 @@ from functools import lru_cache
 from fleet.model import Model, TensorSpec
 from fleet.models.layers import CacheLayer
 from planner.program import has_seven_projections
-from planner.sharding import Same, layer_of
+from planner.same import Same
+from planner.sharding import layer_of
 
 SOURCE = (
     "at most: all outputs of all matrices of the widest layer kept at once, f32, with scores and logits; a bound from"
@@ -42,8 +43,8 @@ def scores_heads(model: Model) -> int:
 
 
 @lru_cache(maxsize=128)
-def _widest_layer(same: Same) -> int:
-    model = same.model
+def _widest_layer(same: Same[Model]) -> int:
+    model = same.value
     made: Counter[int | None] = Counter()
     for tensor in model.tensors:
         if tensor.role in _MAKES:

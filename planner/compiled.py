@@ -78,6 +78,10 @@ class CompiledGraph:
             into[dst].append((src, kept))
         return out, into
 
+    def successors(self, name: str) -> tuple[str, ...]:
+        """What one link leads to from here, by name."""
+        return tuple(sorted(self.names[at] for at, _ in self.out[self.number[name]]))
+
     def _marks(self, names: Collection[str]) -> bytearray:
         marks = bytearray(len(self.names))
         for name in names:

@@ -1,6 +1,6 @@
 """Fleet -> the machine graph: memories, switches and NICs as nodes, one-way links as edges, and the ways over them.
 
-The graph library stays inside: callers see a `Way`, which is copies between memories, and each copy a chain of links.
+How the graph is kept stays inside: callers see a `Way`, which is copies between memories, each a chain of links.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
-
-import networkx as nx
+from typing import Literal
 
 from fleet.machine import Device, Fleet, Link
 from planner.compiled import PICOSECONDS as PICOSECONDS
@@ -93,20 +91,20 @@ class MachineGraph:
     """
 
     def __init__(self, fleet: Fleet) -> None:
-        self.graph: Any = nx.MultiDiGraph()
         self.devices: dict[str, Device] = {device.id: device for device in fleet.devices}
         self.hosts = frozenset(host.id for host in fleet.hosts)
         self.relays = frozenset([switch.id for switch in fleet.switches] + [nic.id for nic in fleet.nics])
-        for space, names in (("host", self.hosts), ("device", self.devices), ("relay", self.relays)):
-            self.graph.add_nodes_from(sorted(names), space=space)
-        for number, link in enumerate(fleet.links):
-            self.graph.add_edge(link.src, link.dst, key=number, link=link)
-        self.compiled = CompiledGraph(list(self.graph), fleet.links, self.hosts, self.relays)
+        joined: dict[tuple[str, str], list[Link]] = {}
+        for link in fleet.links:
+            joined.setdefault((link.src, link.dst), []).append(link)
+        self._links = {ends: tuple(links) for ends, links in joined.items()}
+        ends = (end for pair in self._links for end in pair)
+        names = dict.fromkeys((*sorted(self.hosts), *sorted(self.devices), *sorted(self.relays), *ends))
+        self.compiled = CompiledGraph(list(names), fleet.links, self.hosts, self.relays)
 
-    def links(self, src: str, dst: str) -> list[Link]:
+    def links(self, src: str, dst: str) -> tuple[Link, ...]:
         """The declared links from src to dst, in the order of the fleet."""
-        edges = self.graph.get_edge_data(src, dst) or {}
-        return [edges[number]["link"] for number in sorted(edges)]
+        return self._links.get((src, dst), ())
 
     def way(self, src: str, dst: str, nbytes: int, copies: int, *, by_host: bool = False) -> Way | NoWay | UnknownWay:
         """How bytes get from src to dst. The best of several ways depends on the size, so it is asked per transfer.
@@ -150,7 +148,7 @@ class MachineGraph:
         else:
             nodes = self._path_by_a_host(src, dst, size)
         if nodes is None:
-            return NoWay(src=src, dst=dst, reachable=tuple(sorted(set(self.graph.successors(src)))))
+            return NoWay(src=src, dst=dst, reachable=self.compiled.successors(src))
         staged = src not in self.hosts and dst not in self.hosts
         return Way(src=src, dst=dst, hops=tuple(self._hops(nodes, size)), staged=staged)
 

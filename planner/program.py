@@ -1,88 +1,109 @@
 """Model -> the program graph of one forward pass: one node a stage kind, an edge is a tensor, no device in it.
 
 `repeat` says how often a node runs in a pass: the layers, or once. Matmul stages are the dispatches; their operands are
-what `attention: host` stages up and down, which is why every operand is an edge of its own here.
+what `attention: host` stages up and down, which is why every operand is an edge of its own here. The graph is plain
+tuples, for an admission asks it in every call; `planner.placed` shows what is placed as a networkx graph.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
-
-import networkx as nx
+from typing import NamedTuple
 
 from fleet.model import Model
+from planner.same import Same
 
 MATMULS_PER_LAYER = ("q", "k", "v", "o", "w1", "w3", "w2")
 """The seven projections, in the order in which a pass dispatches them."""
 
 
-def program_graph(model: Model) -> Any:
-    """The stages of one forward pass as a networkx MultiDiGraph. Shared and cached: read it, do not change it.
+class Stage(NamedTuple):
+    """A node. `op`: embed, norm, matmul, rope, attention, add, swiglu, argmax."""
 
-    Node attributes: `op` (embed, norm, matmul, rope, attention, add, swiglu, argmax) and `repeat`.
-    Edge attributes: `tensor`, `elements` of one token at one repeat.
-    """
+    op: str
+    repeat: int
+
+
+class Operand(NamedTuple):
+    """An edge: `elements` of `tensor` of one token at one repeat, from stage to stage."""
+
+    src: str
+    dst: str
+    tensor: str
+    elements: int
+
+
+class Program(NamedTuple):
+    """The stages of one forward pass by name, in order, and what they hand to each other."""
+
+    stages: dict[str, Stage]
+    operands: tuple[Operand, ...]
+
+
+def program_of(model: Model) -> Program:
+    """The program of one forward pass. Shared and cached: read it, do not change it."""
     return _program(model.dim, model.hidden_dim, model.q_dim, model.kv_dim, model.n_layers, model.vocab_size)
 
 
 @lru_cache(maxsize=64)
-def _program(dim: int, hidden: int, query: int, kv: int, layers: int, vocab: int) -> Any:
-    graph: Any = nx.MultiDiGraph()
-    for name, op, repeat in (
-        ("embed", "embed", 1),
-        ("attention_norm", "norm", layers),
-        *((name, "matmul", layers) for name in MATMULS_PER_LAYER),
-        ("rope", "rope", layers),
-        ("attention", "attention", layers),
-        ("attention_add", "add", layers),
-        ("ffn_norm", "norm", layers),
-        ("swiglu", "swiglu", layers),
-        ("ffn_add", "add", layers),
-        ("final_norm", "norm", 1),
-        ("classifier", "matmul", 1),
-        ("argmax", "argmax", 1),
-    ):
-        graph.add_node(name, op=op, repeat=repeat)
-    for src, dst, tensor, elements in (
-        ("embed", "attention_norm", "x", dim),
-        ("attention_norm", "q", "xb", dim),
-        ("attention_norm", "k", "xb", dim),
-        ("attention_norm", "v", "xb", dim),
-        ("q", "rope", "q", query),
-        ("k", "rope", "k", kv),
-        ("v", "attention", "v", kv),
-        ("rope", "attention", "q,k", query + kv),
-        ("attention", "o", "xb", query),
-        ("o", "attention_add", "xb2", dim),
-        ("attention_add", "ffn_norm", "x", dim),
-        ("ffn_norm", "w1", "xb", dim),
-        ("ffn_norm", "w3", "xb", dim),
-        ("w1", "swiglu", "hb", hidden),
-        ("w3", "swiglu", "hb2", hidden),
-        ("swiglu", "w2", "hb", hidden),
-        ("w2", "ffn_add", "xb", dim),
-        ("ffn_add", "final_norm", "x", dim),
-        ("final_norm", "classifier", "x", dim),
-        ("classifier", "argmax", "logits", vocab),
-    ):
-        graph.add_edge(src, dst, tensor=tensor, elements=elements)
-    return graph
+def _program(dim: int, hidden: int, query: int, kv: int, layers: int, vocab: int) -> Program:
+    stages = {
+        "embed": Stage("embed", 1),
+        "attention_norm": Stage("norm", layers),
+        **{name: Stage("matmul", layers) for name in MATMULS_PER_LAYER},
+        "rope": Stage("rope", layers),
+        "attention": Stage("attention", layers),
+        "attention_add": Stage("add", layers),
+        "ffn_norm": Stage("norm", layers),
+        "swiglu": Stage("swiglu", layers),
+        "ffn_add": Stage("add", layers),
+        "final_norm": Stage("norm", 1),
+        "classifier": Stage("matmul", 1),
+        "argmax": Stage("argmax", 1),
+    }
+    operands = (
+        Operand("embed", "attention_norm", "x", dim),
+        Operand("attention_norm", "q", "xb", dim),
+        Operand("attention_norm", "k", "xb", dim),
+        Operand("attention_norm", "v", "xb", dim),
+        Operand("q", "rope", "q", query),
+        Operand("k", "rope", "k", kv),
+        Operand("v", "attention", "v", kv),
+        Operand("rope", "attention", "q,k", query + kv),
+        Operand("attention", "o", "xb", query),
+        Operand("o", "attention_add", "xb2", dim),
+        Operand("attention_add", "ffn_norm", "x", dim),
+        Operand("ffn_norm", "w1", "xb", dim),
+        Operand("ffn_norm", "w3", "xb", dim),
+        Operand("w1", "swiglu", "hb", hidden),
+        Operand("w3", "swiglu", "hb2", hidden),
+        Operand("swiglu", "w2", "hb", hidden),
+        Operand("w2", "ffn_add", "xb", dim),
+        Operand("ffn_add", "final_norm", "x", dim),
+        Operand("final_norm", "classifier", "x", dim),
+        Operand("classifier", "argmax", "logits", vocab),
+    )
+    return Program(stages, operands)
 
 
 def dispatches_per_pass(model: Model) -> int | None:
     """Matmul steps of one pass without the classifier: 7L; None where a layer has other matrices than the seven."""
     if not has_seven_projections(model):
         return None
-    nodes = program_graph(model).nodes(data=True)
-    steps: int = sum(data["repeat"] for name, data in nodes if data["op"] == "matmul" and name != "classifier")
-    return steps
+    stages = program_of(model).stages
+    return sum(stages[name].repeat for name in MATMULS_PER_LAYER)
 
 
 def has_seven_projections(model: Model) -> bool:
     """Seven plain matrices in each layer: no experts, no fused or packed ones, no latents."""
     if model.format in ("llama2c-v0", "llama2c-v1", "seeded"):
         return True
+    return _seven_projections(Same(model))
+
+
+@lru_cache(maxsize=128)
+def _seven_projections(same: Same[Model]) -> bool:
+    model = same.value
     matrices = [t for t in model.tensors if t.role == "projection"]
     if any(t.repeat > 1 or t.packed is not None for t in matrices):
         return False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.workload import Workload
 from planner.caches import CachePart, held_parts, least_staged_bytes, part_staged_copies
 from planner.machine import Hop, MachineGraph, NoWay, UnknownWay, Way
+from planner.placed import Placed
 from planner.rows import Leg, Row
 
 
@@ -47,27 +47,28 @@ class Transfer:
     """What a handoff carries, where it is not that part of the cache whole."""
 
 
-def transfers(placed: Any) -> list[Transfer]:
+def transfers(placed: Placed) -> list[Transfer]:
     """The edges that cross spaces, and handoffs, summed into rows and put in waybill order."""
     rows: dict[tuple[str, str, str, str], Transfer] = {}
-    space = placed.nodes
-    for a, b, data in placed.edges(data=True):
-        src, dst = space[a]["space"], space[b]["space"]
-        if src == dst and data["phase"] != "handoff":
+    for edge in placed.edges:
+        src, dst = placed.spaces[edge.src], placed.spaces[edge.dst]
+        if src == dst and edge.phase != "handoff":
             continue
-        key = (data["phase"], data["tensor"], src, dst)
-        row = rows.setdefault(key, Transfer(phase=key[0], tensor=key[1], src=src, dst=dst, order=data["order"]))
-        row.payload += data["payload"]
-        row.bytes += data["bytes"]
-        row.copies += data["copies"]
-        if data["per_pass"] is not None:
+        key = (edge.phase, edge.tensor, src, dst)
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = Transfer(phase=edge.phase, tensor=edge.tensor, src=src, dst=dst, order=edge.order)
+        row.payload += edge.payload
+        row.bytes += edge.bytes
+        row.copies += edge.copies
+        if edge.per_pass is not None:
             held = row.per_pass or (0, 0)
-            row.per_pass = (held[0] + data["per_pass"][0], held[1] + data["per_pass"][1])
+            row.per_pass = (held[0] + edge.per_pass[0], held[1] + edge.per_pass[1])
     return sorted(rows.values(), key=lambda row: row.order)
 
 
 def route(
-    placed: Any, fleet: Fleet, machine: MachineGraph, model: Model, workload: Workload, reading: str | None = None
+    placed: Placed, fleet: Fleet, machine: MachineGraph, model: Model, workload: Workload, reading: str | None = None
 ) -> Routed:
     """Every row with its legs. `reading` (`direct` or `staged`) decides what unknown peer access is taken for."""
     return route_transfers(transfers(placed), fleet, machine, model, workload, reading)

@@ -17,6 +17,7 @@ from typing import Literal
 
 from fleet.model import Model, TensorSpec
 from fleet.models.layers import CacheLayer, split_or_copied
+from planner.same import Same
 
 How = Literal["outputs", "inputs", "heads", "qkv", "grouped", "vocabulary", "copied"]
 
@@ -174,29 +175,14 @@ def on_stage(tensor: TensorSpec, model: Model, cut: Cut) -> bool:
     return cut.last
 
 
-class Same:
-    """A model that compares by being the same object: a cache need not hash its thousands of tensors each time."""
-
-    __slots__ = ("model",)
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.model is self.model
-
-
 def rank_tensors(model: Model, cut: Cut) -> tuple[TensorSpec, ...]:
     """The tensors of one rank, in the order of the checkpoint. What `division_unknown` tells of is left out."""
     return _rank_tensors(Same(model), cut)
 
 
 @lru_cache(maxsize=128)
-def _rank_tensors(same: Same, cut: Cut) -> tuple[TensorSpec, ...]:
-    model = same.model
+def _rank_tensors(same: Same[Model], cut: Cut) -> tuple[TensorSpec, ...]:
+    model = same.value
     held = (cut_tensor(tensor, model, cut) for tensor in model.tensors if on_stage(tensor, model, cut))
     return tuple(tensor for tensor in held if tensor is not None)
 
@@ -207,8 +193,8 @@ def division_unknown(model: Model, cut: Cut) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=128)
-def _division_unknown(same: Same, cut: Cut) -> tuple[str, ...]:
-    return tuple(_unknown_sorts(same.model, cut))
+def _division_unknown(same: Same[Model], cut: Cut) -> tuple[str, ...]:
+    return tuple(_unknown_sorts(same.value, cut))
 
 
 def _unknown_sorts(model: Model, cut: Cut) -> Iterator[str]:

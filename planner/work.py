@@ -14,6 +14,7 @@ from functools import lru_cache
 from fleet.model import DTYPE_BYTES, Model, TensorSpec
 from fleet.models.kv import layer_state_bytes, token_bytes
 from fleet.models.layers import KINDS, CacheLayer
+from planner.same import Same
 
 LEFT_OUT = (
     "activations, norms and softmax, the operations of recurrences, launches and the host are not counted; a prompt is"
@@ -83,33 +84,18 @@ def is_routed(tensor: TensorSpec) -> bool:
     return stacked or (".experts." in tensor.name and len(tensor.shape) == 2 and tensor.role == "bias")
 
 
-class _Tensors:
-    """Tensors that compare by identity: hashing thousands of them would take longer than adding them up."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: tuple[TensorSpec, ...]) -> None:
-        self.held = held
-
-    def __hash__(self) -> int:
-        return id(self.held)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Tensors) and self.held is other.held
-
-
 def weight_table(model: Model, weights_dtype: str) -> WeightTable:
     """The table of a model (or of what one rank holds of it) stored in this type."""
     width = None if weights_dtype == model.weights_dtype else DTYPE_BYTES[weights_dtype]
-    return _table(_Tensors(model.tensors), width, model.shared_classifier)
+    return _table(Same(model.tensors), width, model.shared_classifier)
 
 
 @lru_cache(maxsize=256)
-def _table(tensors: _Tensors, width: int | None, shared_classifier: bool) -> WeightTable:
+def _table(tensors: Same[tuple[TensorSpec, ...]], width: int | None, shared_classifier: bool) -> WeightTable:
     parameters = nbytes = head = head_bytes = row = 0
     experts: dict[int, list[int]] = {}
     wanted = "embedding" if shared_classifier else "classifier"
-    for tensor in tensors.held:
+    for tensor in tensors.value:
         if tensor.role in ("unread", "vision"):
             continue
         size = tensor.nbytes if width is None else tensor.n_elements * width

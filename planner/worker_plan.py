@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from fleet.errors import DescriptionError, Fault
 from fleet.machine import Fleet
-from fleet.model import DTYPE_BYTES, Model
+from fleet.model import Model
 from fleet.placement import PHASES, Placement
 from fleet.workload import Workload
 from planner.caches import bounce_bytes, held_part, part_transfer
 from planner.engines import ENGINES, engine_faults
 from planner.footprint import device_buffers
 from planner.orders import ArenaOrder, BufferOrder
-from planner.placed import LOGIT_BYTES, TOKEN_BYTES
+from planner.placed import LOGIT_BYTES, TOKEN_BYTES, weights_bytes
 from planner.route import Routed, Transfer
 from planner.workers import Rank, rank_model, ranks_of, slices, worker_faults
 
@@ -86,11 +86,7 @@ def placed_ranks(model: Model, placement: Placement) -> dict[str, Rank]:
 
 def _weights(fleet: Fleet, model: Model, workload: Workload, placement: Placement) -> Iterator[Transfer]:
     for device, rank in placed_ranks(model, placement).items():
-        tensors = rank_model(model, rank.cut).staged_tensors("device")
-        nbytes = sum(tensor.nbytes for tensor in tensors)
-        if workload.weights_dtype != model.weights_dtype:
-            nbytes = sum(tensor.n_elements for tensor in tensors) * DTYPE_BYTES[workload.weights_dtype]
-        copies = sum(tensor.repeat for tensor in tensors)
+        nbytes, copies = weights_bytes(rank_model(model, rank.cut), workload)
         yield _row("stage", "weights", _host_of(fleet, rank), device, nbytes, copies)
 
 

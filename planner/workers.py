@@ -16,7 +16,8 @@ from fleet.model import Model
 from fleet.models.layers import KINDS, CacheLayer, layers_on_rank, split_or_copied
 from fleet.placement import PHASES, Placement
 from planner.caches import CachePart, PartKey, part_keys, part_names
-from planner.sharding import Cut, Same, division_unknown, rank_tensors
+from planner.same import Same
+from planner.sharding import Cut, division_unknown, rank_tensors
 
 MOST_RANKS = 1024
 """More ranks in one worker are a slip, not a placement."""
@@ -71,8 +72,8 @@ def rank_model(model: Model, cut: Cut) -> Model:
 
 
 @lru_cache(maxsize=128)
-def _rank_model(same: Same, cut: Cut) -> Model:
-    model = same.model
+def _rank_model(same: Same[Model], cut: Cut) -> Model:
+    model = same.value
     first, end = cut.layers
     n_kv_heads = split_or_copied(model.n_kv_heads, cut.ranks) if model.n_kv_heads else 0
     layers = None if model.layers is None else layers_on_rank(model.layers[first:end], cut.ranks)

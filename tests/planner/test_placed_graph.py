@@ -1,0 +1,79 @@
+"""The placement graph as networkx shows it, against the rows of the waybill; and what is kept by identity."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from functools import lru_cache
+
+import networkx as nx
+import pytest
+
+from fleet.placement import Placement
+from planner.placed import placement_graph, weights_bytes
+from planner.request import Request, resolve
+from planner.route import transfers
+from planner.same import Same
+from tests.planner.fleets import llama2c, pair
+
+SPLIT = Placement(prefill="gpu:0", decode="gpu:1")
+ONE = Placement(prefill="gpu:0", decode="gpu:0")
+
+
+@pytest.mark.parametrize("attention", ["device", "host"])
+@pytest.mark.parametrize("placement", [SPLIT, ONE], ids=["split", "one device"])
+def test_the_graph_has_the_sums_of_the_rows_on_its_cut_edges(attention: str, placement: Placement) -> None:
+    model = llama2c()
+    workload = resolve(Request(prompt_tokens=3, steps=8, attention=attention), model)
+    placed = placement_graph(pair(), model, workload, placement)
+    graph = placed.as_graph()
+    sums: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for src, dst, edge in graph.edges(data=True):
+        ends = graph.nodes[src]["space"], graph.nodes[dst]["space"]
+        if ends[0] != ends[1] or edge["phase"] == "handoff":
+            held = sums[(edge["phase"], edge["tensor"], *ends)]
+            for at, name in enumerate(("payload", "bytes", "copies")):
+                held[at] += edge[name]
+    rows = {(r.phase, r.tensor, r.src, r.dst): [r.payload, r.bytes, r.copies] for r in transfers(placed)}
+    assert rows == dict(sums)
+    assert nx.is_directed_acyclic_graph(graph)
+
+
+def test_a_changed_model_is_weighed_anew_though_name_and_digest_stay() -> None:
+    model = llama2c()
+    workload = resolve(Request(prompt_tokens=3, steps=8), model)
+    assert weights_bytes(model, workload) == weights_bytes(replace(model), workload)
+    less = replace(model, tensors=model.tensors[1:])
+    assert less.digest == model.digest
+    gone = model.tensors[0]
+    before, after = weights_bytes(model, workload), weights_bytes(less, workload)
+    assert (before[0] - after[0], before[1] - after[1]) == (gone.nbytes, 1)
+
+
+def test_a_kept_answer_is_never_that_of_an_object_that_went_away() -> None:
+    @lru_cache(maxsize=4)
+    def first(same: Same[tuple[int, ...]]) -> int:
+        return same.value[0]
+
+    for number in range(200):  # addresses are used again: 4 are held, the others are not
+        assert first(Same(tuple([number, number]))) == number  # noqa: C409 - a literal would be one constant object
+        gc.collect(0)
+
+
+def test_equal_values_are_not_the_same() -> None:
+    one, other = tuple([1, 2]), tuple([1, 2])  # noqa: C409 - literals would be one constant object
+    assert Same(one) == Same(one)
+    assert Same(one) != Same(other)
+    assert Same(one) != one
+
+
+def test_an_admission_loads_neither_networkx_nor_numpy() -> None:
+    code = (
+        "import sys; from scenarios.cli.__main__ import main; code = main(['admit', 'two-gpu', '-o', 'json']);"
+        "print([name for name in ('numba', 'cupy', 'networkx', 'numpy', 'rich') if name in sys.modules], code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] 0"
