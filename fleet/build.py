@@ -161,7 +161,7 @@ class Builder:
                 label=h.label,
                 where=at("hosts", i),
                 node=h.node,
-            )  # fmt: skip
+            )
             for i, h in enumerate(part.hosts)
         ]
         if not hosts and (part.devices or not part.nodes):
