@@ -326,7 +326,7 @@ def _division_reasons(ask: Ask) -> list[Reason]:
     words = worker_unknown(ask.model, ask.placement) if ask.placement.is_split else ()
     engine = () if ask.request.engine is None else engine_unknown(ask.request.engine, ask.model)
     divided = [Reason(code="DIVISION_UNKNOWN", severity="unknown", message=told, vx_codes=("W1029",)) for told in words]
-    unread = [*engine, *ask.request.unpriced]
+    unread = [*engine, *(each.told for each in ask.request.unpriced)]
     return divided + [Reason(code="ENGINE_UNKNOWN", severity="unknown", message=told) for told in unread]
 
 

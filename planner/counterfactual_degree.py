@@ -64,7 +64,7 @@ def _least(admission: Admission, more: Callable[[Shape], list[Shape]]) -> Found:
         for shapes in search.tried(listed, phases, area):
             placement = search.first(shapes, phases, area)
             if placement is not None:
-                document = _document(placed, placement, phases, now, shapes)
+                document = told_degrees(placed, placement, phases, now, shapes)
                 change = Change(document=document, ask=replace(ask, placement=placement))
                 return Found(changes=(change,), searched=search.words)
     return Found(searched=search.words)
@@ -76,7 +76,7 @@ def _devices_of(shapes: tuple[Shape, Shape]) -> tuple[int, int, int]:
     return sum(counts), max(counts), counts[0]
 
 
-def _document(
+def told_degrees(
     placed: Placement, placement: Placement, phases: Iterable[str], now: tuple[Shape, Shape],
     shapes: tuple[Shape, Shape],
 ) -> dict[str, Any]:  # fmt: skip

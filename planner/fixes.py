@@ -17,6 +17,7 @@ from planner.counterfactual import Change, Found, Source, accepted, is_mended, j
 from planner.counterfactual_degree import degree, stages
 from planner.counterfactual_devices import one_device, other_devices
 from planner.counterfactual_pairs import pairs
+from planner.counterfactual_unread import Known, known_questions, resting_on
 from planner.fleet_patch import patch_of
 
 _ROUNDS = 8
@@ -77,6 +78,8 @@ def offered(admission: Admission) -> list[Change]:
 
 def _weighed(admission: Admission) -> tuple[tuple[Dimension, ...], list[Change]]:
     """Every dimension, and what is told: where nothing but a figure of the fleet would do, pairs go before it."""
+    if known := list(known_questions(admission)):
+        return _on_known(known)
     weighed = _with_patches(admission, dimensions(admission))
     request = [each for each in weighed if each.name not in _FIGURES]
     if any(_admitted(request)):
@@ -85,6 +88,31 @@ def _weighed(admission: Admission) -> tuple[tuple[Dimension, ...], list[Change]]
     figures = [*_admitted(each for each in weighed if each.name in _FIGURES)]
     together = () if figures else (_with_patch(admission, change) for change in _together(admission))
     return (*weighed, *joint), [*_admitted(joint), *figures, *together]
+
+
+def _on_known(questions: list[Known]) -> tuple[tuple[Dimension, ...], list[Change]]:
+    """What is told beside something that nobody knows: the first question without it that leads to an admission."""
+    told: list[tuple[tuple[Dimension, ...], list[Change]]] = []
+    for known in questions:
+        told.append(_on_one(known))
+        if told[-1][1]:
+            return told[-1]
+    return told[0]
+
+
+def _on_one(known: Known) -> tuple[tuple[Dimension, ...], list[Change]]:
+    """A question without the unknown, alone where that will do, else with the changes that it needs beside."""
+    change = known.change
+    if change is None:
+        return (Dimension(name=known.name, changes=(), why_none=known.why),), []
+    admission = admit(change.ask)
+    if admission.verdict != "refused":
+        alone = Dimension(name=known.name, changes=(_settled(change),), why_none="")
+        return (alone,), [*_admitted([alone])]
+    weighed, changes = _weighed(admission)
+    rows = (replace(each, changes=tuple(resting_on(change, one) for one in each.changes)) for each in weighed)
+    alone = Dimension(name=known.name, changes=(), why_none=f"not alone: {request.why_refused(change.ask)}")
+    return (alone, *rows), [resting_on(change, one) for one in changes]
 
 
 def _with_patches(admission: Admission, weighed: Iterable[Dimension]) -> tuple[Dimension, ...]:

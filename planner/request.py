@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fleet.errors import DescriptionError, Fault
 from fleet.model import PRICED_DTYPES, Model
@@ -32,6 +33,23 @@ MAX_SEED = 2**63 - 1
 
 FaultSink = Callable[[str, str], None]
 """Books (field, message)."""
+
+
+class Unpriced(NamedTuple):
+    """Something of a launch line that is not priced: where it stands, its flag last, and what it is."""
+
+    field: str
+    words: str
+
+    @property
+    def flag(self) -> str:
+        """The flag alone."""
+        return self.field.rpartition(" ")[2]
+
+    @property
+    def told(self) -> str:
+        """Where, and what."""
+        return f"{self.field}: {self.words}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +75,10 @@ class Request:
     engine_version: str | None = None
     prefix_hit: int = 0
     host_buffer: bool = False
-    unpriced: tuple[str, ...] = ()
-    """In words, what was asked of an engine and is not priced."""
+    unit_tokens: int | None = None
+    """The block or page of `kv_extent` where somebody stated it; None: the engine's own, or none."""
+    unpriced: tuple[Unpriced, ...] = ()
+    """What was asked of an engine and is not priced."""
 
 
 def resolve(request: Request, model: Model, source: str = "workload") -> Workload:

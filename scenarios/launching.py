@@ -15,6 +15,7 @@ from fleet.model import Model
 from fleet.placement import PHASES
 from planner.engines.prints import Pool, Range, pool_of, stated_memory
 from planner.engines.table import block_fault
+from planner.request import Unpriced
 
 if TYPE_CHECKING:
     from scenarios.wanted import Wanted
@@ -54,7 +55,11 @@ def with_launches(wanted: Wanted, launches: tuple[Launch, ...], source: str) -> 
         more.pop("block_size", None)
     elif "engine" in more or "block_size" in more:
         more["kv_extent"] = None
-    unpriced = tuple(f"{source}:{launch.line} {words}" for launch in launches for words in launch.unpriced)
+    unpriced = tuple(
+        Unpriced(f"{source}:{launch.line} {flag}", why)
+        for launch in launches
+        for flag, _, why in (words.partition(": ") for words in launch.unpriced)
+    )
     return replace(wanted, **more, told=tuple(told), unpriced=unpriced)
 
 

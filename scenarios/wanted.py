@@ -21,7 +21,7 @@ from planner.admit import Ask, utilization_of
 from planner.engines import ENGINES, engine_extent
 from planner.orders import sampling_to_document
 from planner.rates import fleet_at
-from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUNT, Request, resolve
+from planner.request import DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_TOP_P, MAX_COUNT, Request, Unpriced, resolve
 from scenarios.documents import digest_of
 from scenarios.placing import chosen_placement
 from scenarios.pricing import pricing_inputs, pricing_of
@@ -82,7 +82,7 @@ class Wanted:
     kv_buffer: str | None = None
     told: tuple[str, ...] = ()
     """Where launch lines say what, in words."""
-    unpriced: tuple[str, ...] = ()
+    unpriced: tuple[Unpriced, ...] = ()
     """What launch lines say and nobody prices."""
     decode_pp: int | None = None
     utilization: str | None = None
@@ -288,6 +288,7 @@ def _request(wanted: Wanted, prompt_ids: tuple[int, ...] | None, defaults: list[
         engine_version=wanted.engine_version,
         prefix_hit=wanted.prefix_hit or 0,
         host_buffer=wanted.kv_buffer == "host",
+        unit_tokens=wanted.block_size,
         unpriced=wanted.unpriced,
     )
 

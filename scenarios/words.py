@@ -181,7 +181,7 @@ def _change_words(change: Document) -> str:
     where = change.get("flag") or change.get("field") or "?"
     if change.get("to") is True:
         return safe(str(where))  # a flag without a value
-    if change.get("to") is None and change.get("flag"):
+    if change.get("to") is None and change.get("flag", change.get("from")):
         return safe(f"without {where} (was {change.get('from')})")
     if isinstance(change.get("to"), dict):
         return safe(f"add under {where.removesuffix('[+]')}: - {_flow(change['to'])}")

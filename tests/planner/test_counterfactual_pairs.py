@@ -146,15 +146,3 @@ def test_all_ways_of_workers_that_are_unknown_must_be_stated() -> None:
     assert [(part["field"], part["to"]) for part in batch["and"]] == [
         (f"links[gpu:{a}->gpu:{b}].peer_access", "staged") for a, b in ((0, 2), (1, 3))
     ]
-
-
-def test_what_nobody_could_state_leaves_the_smallest_change_unverified() -> None:
-    request = Request(prompt_tokens=20, steps=200, batch=40, unpriced=("a flag that nobody prices",))
-    ask = Ask(fleet=mesh([1_500_000] * 2), model=MODEL, request=request, placement=PLACED)
-    told, documents, table = counterfactuals(admit(ask))
-    assert documents == ()
-    assert all(reason.fix is None for reason in told.reasons)
-    [row] = [each for each in table if each["dimension"] == "sequences"]
-    assert row["leaves"] == "unverified"
-    for count, verdict in ((row["change"]["to"], "unverified"), (row["change"]["to"] + 1, "refused")):
-        assert admit(replace(ask, request=replace(request, batch=count))).verdict == verdict
