@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from fleet.models.layers import CacheLayer, full_layers
 from fleet.models.recipe import Recipe
+from fleet.same import Same
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int32": 4, "int8": 1, "u8": 1}
 """Bytes of one stored element. `u8` holds packed values or scales of a quantised checkpoint."""
@@ -150,12 +152,14 @@ class Model:
     @property
     def is_plain_cache(self) -> bool:
         """True for equal full-attention layers with K as wide as V: the wire layout [tensor][layer][position][KD]."""
-        first = self.caches[0] if self.caches else None
+        if self.layers is None:
+            return bool(self.caches)
+        first = self.layers[0] if self.layers else None
         return (
             first is not None
             and (first.kind, first.heads, first.key_dim, first.value_dim)
             == ("full", self.n_kv_heads, self.head_dim, self.head_dim)
-            and all(layer is first or layer == first for layer in self.caches)
+            and _are_alike(Same(self.layers))
         )
 
     @property
@@ -217,6 +221,12 @@ class Model:
             return tuple(t for t in self.tensors if t.role != "unread")
         wanted = self.classifier_name
         return tuple(t for t in self.tensors if t.role == "projection" or t.name == wanted)
+
+
+@lru_cache(maxsize=256)
+def _are_alike(layers: Same[tuple[CacheLayer, ...]]) -> bool:
+    first = layers.value[0]
+    return all(layer is first or layer == first for layer in layers.value)
 
 
 def with_mtp(model: Model) -> Model:

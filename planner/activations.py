@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from fleet.model import Model, TensorSpec
 from fleet.models.layers import CacheLayer
+from fleet.same import Same
 from planner.program import has_seven_projections
-from planner.same import Same
 from planner.sharding import layer_of
 
 SOURCE = (

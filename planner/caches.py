@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fleet.model import DTYPE_BYTES, Model
 from fleet.models.layers import KINDS, CacheLayer
+from fleet.same import Same
 from fleet.workload import Workload
 from planner.orders import BufferOrder
 
@@ -59,14 +60,19 @@ class PartKey(NamedTuple):
 def cache_parts(model: Model, kv_dtype: str) -> tuple[CachePart, ...]:
     """The parts of one sequence's cache, in the order of the layers that keep them first."""
     if model.is_plain_cache:
-        return tuple(CachePart(name=name, layers=model.n_layers, width=model.kv_dim, dtype=kv_dtype) for name in _PLAIN)
-    return _parts(model.caches, kv_dtype)
+        return _plain_parts(model.n_layers, model.kv_dim, kv_dtype)
+    return _parts(Same(model.caches), kv_dtype)
+
+
+@lru_cache(maxsize=64)
+def _plain_parts(layers: int, width: int, kv_dtype: str) -> tuple[CachePart, ...]:
+    return tuple(CachePart(name=name, layers=layers, width=width, dtype=kv_dtype) for name in _PLAIN)
 
 
 def held_parts(model: Model, workload: Workload) -> tuple[CachePart, ...]:
     """`cache_parts` as a workload keeps them: without windows where its engine does not use them."""
     parts = cache_parts(model, workload.kv_dtype)
-    return tuple(held_part(part, workload) for part in parts)
+    return tuple(held_part(part, workload) for part in parts) if workload.whole_windows else parts
 
 
 def held_part(part: CachePart, workload: Workload) -> CachePart:
@@ -75,9 +81,9 @@ def held_part(part: CachePart, workload: Workload) -> CachePart:
 
 
 @lru_cache(maxsize=64)
-def _parts(layers: tuple[CacheLayer, ...], kv_dtype: str) -> tuple[CachePart, ...]:
+def _parts(layers: Same[tuple[CacheLayer, ...]], kv_dtype: str) -> tuple[CachePart, ...]:
     counts: dict[PartKey, int] = {}
-    for layer in layers:
+    for layer in layers.value:
         for key in part_keys(layer, kv_dtype):
             counts[key] = counts.get(key, 0) + 1
     names = _named(tuple(counts))

@@ -6,18 +6,21 @@ The lines are sums over these very buffers, so the plan cannot list one thing an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import Placement
-from fleet.workload import Workload
+from fleet.same import Same
+from fleet.workload import Attention, Workload
 from planner.activations import is_bound, scores_heads, widest_layer
 from planner.caches import bounce_buffer, cache_buffers
-from planner.layouts import PACKED16, arena_bytes, layout_of
+from planner.layouts import PACKED16, PLAIN, arena_bytes, layout_of
 from planner.orders import ArenaOrder, BufferOrder
 
+NamedShape = tuple[str, tuple[int, ...], str]
+"""Name, shape and dtype of a buffer to come."""
 LINES = ("weights", "kv_cache", "layout_padding", "activations", "workspace", "runtime")
 _LINE_OF_PREFIX = {
     "weights": "weights", "kv": "kv_cache", "cache": "kv_cache", "act": "activations", "work": "workspace",
@@ -45,12 +48,12 @@ class ArenaFootprint:
 
     @property
     def total_bytes(self) -> int:
-        return self.resident_bytes + self.rounding_bytes + self.lines["runtime"]
+        return self.fence_bytes + self.lines["runtime"]
 
     @property
     def fence_bytes(self) -> int:
         """total - runtime."""
-        return self.resident_bytes + self.rounding_bytes
+        return -(-self.resident_bytes // self.granule) * self.granule
 
 
 def arenas(model: Model, workload: Workload, placement: Placement, chunk: int | None) -> tuple[ArenaOrder, ...]:
@@ -74,15 +77,7 @@ def _kv_buffers(model: Model, workload: Workload, phase: str) -> tuple[BufferOrd
 
 def device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple[BufferOrder, ...]:
     """Weights, caches of the phases, activations and tables of one device."""
-    converted = workload.weights_dtype != model.weights_dtype
-    out = [
-        BufferOrder(
-            name=f"weights/{t.line}", shape=t.shape if t.repeat == 1 else (t.repeat, *t.shape),
-            dtype=workload.weights_dtype if converted else t.dtype,
-            layout=layout_of(workload.layout, t),
-        )
-        for t in model.staged_tensors(workload.attention)
-    ]  # fmt: skip
+    out = [*_weight_buffers(Same(model), workload.attention, workload.weights_dtype, workload.layout)]
     for phase in phases:
         out.extend(_kv_buffers(model, workload, phase))
     if workload.attention == "host":
@@ -92,9 +87,33 @@ def device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple
         out.append(BufferOrder(name="act/out", shape=(workload.batch * widest_out,), dtype="fp32"))
         return tuple(out)
     rows = (workload.prefill_chunk if "prefill" in phases else 1) * workload.batch
-    if is_bound(model):
-        return (*out, *_bounded_rows(model, workload, rows))
-    for name, shape, dtype in (
+    return (*out, *_activation_buffers(Same(model), Same(workload), rows))
+
+
+@lru_cache(maxsize=64)
+def _weight_buffers(same: Same[Model], attention: Attention, dtype: str, layout: str) -> tuple[BufferOrder, ...]:
+    model = same.value
+    converted = dtype != model.weights_dtype
+    return tuple(
+        BufferOrder(
+            name=f"weights/{t.line}", shape=t.shape if t.repeat == 1 else (t.repeat, *t.shape),
+            dtype=dtype if converted else t.dtype, layout=layout_of(layout, t),
+        )
+        for t in model.staged_tensors(attention)
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _activation_buffers(same: Same[Model], asked: Same[Workload], rows: int) -> tuple[BufferOrder, ...]:
+    """Activations and tables of `rows` tokens a call: the devices of a request have the same, made once."""
+    model, workload = same.value, asked.value
+    listed = _bounded_rows(model, workload, rows) if is_bound(model) else _program_rows(model, workload, rows)
+    return tuple(BufferOrder(name=name, shape=shape, dtype=dtype) for name, shape, dtype in listed)
+
+
+def _program_rows(model: Model, workload: Workload, rows: int) -> tuple[NamedShape, ...]:
+    """What the executor's program allocates."""
+    return (
         ("act/tokens", (rows,), "int32"),
         ("act/x", (rows, model.dim), "fp32"),
         ("act/xb", (rows, max(model.dim, model.q_dim)), "fp32"),
@@ -108,15 +127,13 @@ def device_buffers(model: Model, workload: Workload, phases: list[str]) -> tuple
         ("act/next", (workload.batch,), "int32"),
         ("work/rope_cos", (workload.positions, model.head_dim // 2), "fp32"),
         ("work/rope_sin", (workload.positions, model.head_dim // 2), "fp32"),
-    ):
-        out.append(BufferOrder(name=name, shape=shape, dtype=dtype))
-    return tuple(out)
+    )
 
 
-def _bounded_rows(model: Model, workload: Workload, rows: int) -> Iterator[BufferOrder]:
+def _bounded_rows(model: Model, workload: Workload, rows: int) -> tuple[NamedShape, ...]:
     """Activations and tables of a model that no program of ours computes: see `planner.activations`."""
     latent = max((layer.rope_dim for layer in model.caches), default=0)
-    for name, shape, dtype in (
+    return (
         ("act/tokens", (rows,), "int32"),
         ("act/x", (rows, model.dim), "fp32"),
         ("act/xb", (rows, model.dim), "fp32"),
@@ -126,11 +143,10 @@ def _bounded_rows(model: Model, workload: Workload, rows: int) -> Iterator[Buffe
         ("act/next", (workload.batch,), "int32"),
         ("work/rope_cos", (workload.positions, (latent or model.head_dim) // 2), "fp32"),
         ("work/rope_sin", (workload.positions, (latent or model.head_dim) // 2), "fp32"),
-    ):
-        yield BufferOrder(name=name, shape=shape, dtype=dtype)
+    )
 
 
-def _staging_rows(model: Model, workload: Workload, rows: int) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+def _staging_rows(model: Model, workload: Workload, rows: int) -> tuple[NamedShape, ...]:
     """Rows of k and v, where they are computed before they go into a paged cache; a plain cache is their own place."""
     if workload.layout != PACKED16:
         return ()
@@ -139,7 +155,7 @@ def _staging_rows(model: Model, workload: Workload, rows: int) -> tuple[tuple[st
 
 def line_of(buffer: BufferOrder) -> str:
     """The line of the ledger that a buffer belongs to."""
-    return _LINE_OF_PREFIX.get(buffer.name.split("/", 1)[0], "workspace")
+    return _LINE_OF_PREFIX.get(buffer.name.partition("/")[0], "workspace")
 
 
 def buffer_bytes(buffer: BufferOrder) -> int:
@@ -153,9 +169,10 @@ def footprint(fleet: Fleet, arena: ArenaOrder, model: Model) -> ArenaFootprint:
     Every line but `layout_padding` is in wire bytes; padding is all that the arena's layout takes beyond them.
     """
     lines = dict.fromkeys(LINES, 0)
-    for buffer in arena.buffers:
-        lines[line_of(buffer)] += buffer_bytes(buffer)
-    lines["layout_padding"] = arena_bytes(arena, model) - sum(lines.values())
+    for line, nbytes in zip(map(line_of, arena.buffers), map(buffer_bytes, arena.buffers), strict=True):
+        lines[line] += nbytes
+    if any(buffer.layout != PLAIN for buffer in arena.buffers):
+        lines["layout_padding"] = arena_bytes(arena, model) - sum(lines.values())
     device = None if arena.device is None else fleet.device(arena.device)
     granule = 1
     if device is not None:

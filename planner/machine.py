@@ -30,16 +30,20 @@ class Hop:
     @property
     def kind(self) -> str:
         """The kinds of its links, each once: `nvlink`, `pcie+net`."""
+        if len(self.links) == 1:
+            return self.links[0].kind
         return "+".join(dict.fromkeys(link.kind for link in self.links))
 
     def seconds(self, nbytes: int, copies: int) -> Fraction | None:
         """Latencies * copies + bytes / the slowest rate: what is passed on flows through; None without every rate."""
+        if len(self.links) == 1:
+            return link_time(self.links[0], nbytes, copies)
         rates = [link.bandwidth.value for link in self.links]
         slowest = min((rate for rate in rates if rate is not None), default=None)
         if slowest is None or None in rates:
             return None
-        alpha = Fraction(sum(link.latency.value or 0 for link in self.links), PICOSECONDS)
-        return alpha * copies + Fraction(nbytes, slowest)
+        latency = sum(link.latency.value or 0 for link in self.links)
+        return Fraction(latency * copies * slowest + nbytes * PICOSECONDS, PICOSECONDS * slowest)
 
     @property
     def lower_bound(self) -> bool:
@@ -80,8 +84,8 @@ def link_time(link: Link, nbytes: int, copies: int) -> Fraction | None:
     """alpha * copies + bytes / beta in seconds (Hockney's model); None without a rate."""
     if link.bandwidth.value is None:
         return None
-    alpha = Fraction(link.latency.value or 0, PICOSECONDS)
-    return alpha * copies + Fraction(nbytes, link.bandwidth.value)
+    rate = link.bandwidth.value
+    return Fraction((link.latency.value or 0) * copies * rate + nbytes * PICOSECONDS, PICOSECONDS * rate)
 
 
 class MachineGraph:
@@ -98,6 +102,7 @@ class MachineGraph:
         for link in fleet.links:
             joined.setdefault((link.src, link.dst), []).append(link)
         self._links = {ends: tuple(links) for ends, links in joined.items()}
+        self._only: dict[tuple[str, str], Way | None] = {}
         ends = (end for pair in self._links for end in pair)
         names = dict.fromkeys((*sorted(self.hosts), *sorted(self.devices), *sorted(self.relays), *ends))
         self.compiled = CompiledGraph(list(names), fleet.links, self.hosts, self.relays)
@@ -113,8 +118,12 @@ class MachineGraph:
         """
         if src == dst:
             return Way(src=src, dst=dst, hops=(), staged=False)
+        ended = src in self.hosts or dst in self.hosts
+        only = self._only_way(src, dst, ended) if ended or not by_host else None
+        if only is not None:
+            return only
         size = (nbytes, copies)
-        if by_host or src in self.hosts or dst in self.hosts:
+        if by_host or ended:
             return self._over_hosts(src, dst, size)
         direct = self._chain(src, dst, size, frozenset({"direct"}))
         if direct is not None:
@@ -125,6 +134,20 @@ class MachineGraph:
             way = Way(src=src, dst=dst, hops=(maybe,), staged=False)
             return UnknownWay(src=src, dst=dst, direct=way, staged=staged)
         return staged
+
+    def _only_way(self, src: str, dst: str, ended: bool) -> Way | None:
+        """The way over the only link of two memories, where no size makes it another: made once for each such pair.
+
+        Between devices the link must be direct, and nothing pass bytes on beside it.
+        """
+        if (src, dst) not in self._only:
+            links = self.links(src, dst)
+            alone = len(links) == 1 and (ended or (not self.relays and links[0].peer_access == "direct"))
+            way = Way(src=src, dst=dst, hops=(Hop(src=src, dst=dst, links=links),), staged=False) if alone else None
+            if not links:  # only declared pairs are kept: a fleet has many more that are not
+                return way
+            self._only[src, dst] = way
+        return self._only[src, dst]
 
     def _chain(self, src: str, dst: str, size: tuple[int, int], access: frozenset[str | None]) -> Hop | None:
         """The fastest single copy from device to device over links of this peer access, through relays only."""

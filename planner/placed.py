@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
 from fleet.placement import Placement
+from fleet.same import Same
 from fleet.workload import Attention, Workload
 from planner.caches import held_parts, part_transfer
 from planner.program import program_of
-from planner.same import Same
 
 TOKEN_BYTES = 4
 """A token id crosses as one int32."""
@@ -158,7 +158,7 @@ def _place_stages(
         ("decode", placement.decode, workload.decode_passes, 40),
     ):
         if workload.attention == "device":
-            placed.spaces.update({(phase, name): device for name in stages})
+            placed.spaces.update(dict.fromkeys(_nodes(phase, tuple(stages)), device))
             continue
         for name, stage in stages.items():
             placed.spaces[(phase, name)] = device if stage.op == "matmul" else hosts[device]
@@ -173,6 +173,11 @@ def _place_stages(
             total = (one[0] * passes, one[1] * passes)
             tensor, order = ("act_in", base) if up else ("act_out", base + 1)
             _connect(placed, (phase, src), (phase, dst), phase, tensor, order, total, per_pass=one)
+
+
+@lru_cache(maxsize=8)
+def _nodes(phase: str, stages: tuple[str, ...]) -> tuple[Node, ...]:
+    return tuple((phase, name) for name in stages)
 
 
 def _place_handoff(

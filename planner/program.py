@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.model import Model
-from planner.same import Same
+from fleet.same import Same
 
 MATMULS_PER_LAYER = ("q", "k", "v", "o", "w1", "w3", "w2")
 """The seven projections, in the order in which a pass dispatches them."""

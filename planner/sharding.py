@@ -17,7 +17,7 @@ from typing import Literal
 
 from fleet.model import Model, TensorSpec
 from fleet.models.layers import CacheLayer, split_or_copied
-from planner.same import Same
+from fleet.same import Same
 
 How = Literal["outputs", "inputs", "heads", "qkv", "grouped", "vocabulary", "copied"]
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from fleet.model import DTYPE_BYTES, Model, TensorSpec
 from fleet.models.kv import layer_state_bytes, token_bytes
 from fleet.models.layers import KINDS, CacheLayer
-from planner.same import Same
+from fleet.same import Same
 
 LEFT_OUT = (
     "activations, norms and softmax, the operations of recurrences, launches and the host are not counted; a prompt is"

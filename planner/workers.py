@@ -15,8 +15,8 @@ from functools import lru_cache
 from fleet.model import Model
 from fleet.models.layers import KINDS, CacheLayer, layers_on_rank, split_or_copied
 from fleet.placement import PHASES, Placement
+from fleet.same import Same
 from planner.caches import CachePart, PartKey, part_keys, part_names
-from planner.same import Same
 from planner.sharding import Cut, division_unknown, rank_tensors
 
 MOST_RANKS = 1024

@@ -16,7 +16,7 @@ from fleet.placement import Placement
 from planner.placed import placement_graph, weights_bytes
 from planner.request import Request, resolve
 from planner.route import transfers
-from planner.same import Same
+from fleet.same import Same
 from tests.planner.fleets import llama2c, pair
 
 SPLIT = Placement(prefill="gpu:0", decode="gpu:1")
