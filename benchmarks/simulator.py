@@ -67,8 +67,9 @@ def row(prefill: int, decode: int, requests: int, rate: float) -> dict[str, Any]
     from fleet.load import load_fleet
     from scenarios.shipped import LIBRARY
     from scenarios.simulation import columns as col
+    from scenarios.simulation.arrays import config_of
     from scenarios.simulation.engine import simulate
-    from scenarios.simulation.plant import build, config_of
+    from scenarios.simulation.plant import build
     from scenarios.simulation.spec import Pool, Spec
     from scenarios.simulation.traffic import Arrivals, Lengths, draw
 

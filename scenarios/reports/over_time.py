@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.units import format_rate, parse_seconds
-from scenarios.reports.read import dumped, figure_of, is_time
+from scenarios.reports.read import dumped, figure_of, is_time, kept
 from scenarios.reports.shape import Figure, Row, axis_unit, cut
 from scenarios.words import time_words
 
@@ -93,12 +93,12 @@ def links_figures(document: Document) -> Figure | None:
 
 
 def occupancy_figures(document: Document) -> Figure | None:
-    """The share of its KV blocks that each worker holds, over time: means over the bins of the summary's series."""
+    """The share of its KV memory that each worker holds, over time: means over the bins of the summary's series."""
     series = document.get("series") or {}
     workers = [worker for worker in series.get("workers") or [] if worker.get("kv_share")]
     if "bin_s" not in series or not workers:
         return None
-    width = series["bin_s"]
+    width, unit = series["bin_s"], kept(workers[0])[0]
     rows: list[Row] = [
         {"edge": cut(f"{worker['phase']} {worker['device']}", 40), "from": at * width, "to": (at + 1) * width,
          "rate": 100 * share, "told": f"{100 * share:.2f} %"}
@@ -107,16 +107,17 @@ def occupancy_figures(document: Document) -> Figure | None:
     ]  # fmt: skip
     left = len(document["workers"]) - min(len(workers), MOST_EDGES)
     notes = ["means over each bin", *([f"{left} more workers"] if left > 0 else [])]
-    return Figure(name="occupancy", title="KV blocks held over time", unit="% of blocks", rows=rows, notes=notes)
+    return Figure(name="occupancy", title=f"KV {unit} held over time", unit=f"% of {unit}", rows=rows, notes=notes)
 
 
 def workers_figures(document: Document) -> Figure | None:
-    """How much of the time each worker computed, and how much of its KV blocks was taken at most."""
+    """How much of the time each worker computed, and how much of its KV memory was taken at most."""
     found = document["workers"]
     rows: list[Row] = []
     for worker in found[:MOST_WORKERS]:
-        peak = worker["kv_blocks_peak"] / worker["kv_blocks"] if worker["kv_blocks"] else None
-        for what, share in (("busy", worker["busy"]), ("KV blocks at most", peak)):
+        unit, room, held = kept(worker)
+        peak = held / room if room and held is not None else None
+        for what, share in (("busy", worker["busy"]), (f"KV {unit} at most", peak)):
             if share is not None:
                 rows.append({"worker": cut(f"{worker['phase']} {worker['device']}", 40), "what": what,
                              "percent": 100 * share, "told": f"{100 * share:.1f} %"})  # fmt: skip

@@ -6,7 +6,7 @@ Whatever a report reads of a document from anybody is checked here, so that a bu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -26,10 +26,18 @@ _edge = record(
     | {"utilisation": number(), "bytes_per_s_over_time": listing(number(), most=10_000)}
 )
 _worker = record(
-    {"device": text(1 << 16), "phase": text(64), "busy": number(), "steps": integer()}
-    | {"kv_blocks": integer(), "kv_blocks_peak": integer(), "preemptions": integer()}
+    {"device": text(1 << 16), "phase": text(64), "busy": number(), "steps": integer(), "preemptions": integer()},
+    dict.fromkeys(("kv_blocks", "kv_blocks_peak", "kv_bytes", "kv_bytes_peak"), integer()),
 )
 _held = record({"device": text(1 << 16), "phase": text(64)}, {"kv_share": listing(number(), most=100_000, null=True)})
+
+
+def kept(worker: Mapping[str, Any]) -> tuple[str, int | None, int | None]:
+    """(unit, KV memory of a worker, the most of it that was taken): blocks, or bytes of windows and states."""
+    unit = "bytes" if "kv_bytes" in worker else "blocks"
+    return unit, worker.get(f"kv_{unit}"), worker.get(f"kv_{unit}_peak")
+
+
 SIMULATION = record(
     {
         "name": _name,

@@ -14,7 +14,7 @@ from scenarios.report_proof import LEGEND, mark
 from scenarios.reports.gates import checks_of, suites_of
 from scenarios.reports.history_text import history_page
 from scenarios.reports.page import Page, Section, section
-from scenarios.reports.read import dumped, figure_of, is_time
+from scenarios.reports.read import dumped, figure_of, is_time, kept
 from scenarios.words import (
     count_of,
     fix_words,
@@ -257,14 +257,14 @@ def _simulation(document: Document, source: str) -> Page:
         for row in sorted(document["edges"], key=lambda row: (-row["bytes"], row["src"], row["dst"]))
     ]  # fmt: skip
     workers = [
-        (row["device"], row["phase"], f"{100 * row['busy']:.2f} %", f"{row['steps']:,}", f"{row['kv_blocks_peak']:,}",
-         f"{row['kv_blocks']:,}")
-        for row in document["workers"]
+        (row["device"], row["phase"], f"{100 * row['busy']:.2f} %", f"{row['steps']:,}",
+         *("-" if held is None else f"{held:,} {unit}" for held in (peak, room)))
+        for row, (unit, room, peak) in ((row, kept(row)) for row in document["workers"])
     ]  # fmt: skip
     sections = [
         section("Latency", ("", ">mean", ">P50", ">P90", ">P99", ">of"), latency, "latency"),
         section("Handoffs", ("edge", "kind", ">bytes", ">copies", ">busy", ">highest rate"), edges, "links"),
-        section("Workers", ("worker", "phase", ">busy", ">steps", ">peak blocks", ">blocks"), workers, "workers"),
+        section("Workers", ("worker", "phase", ">busy", ">steps", ">peak KV", ">KV"), workers, "workers"),
     ]
     if document["unfinished"]:
         sections.append(Section(title="Not finished", words=tuple(document["unfinished"])))

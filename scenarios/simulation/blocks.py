@@ -32,6 +32,21 @@ def _ceil(a: int, b: int) -> int:
 ceil = inner(_ceil)
 
 
+def _hold(c: Any, w: int, tokens: int) -> int:
+    """What a cache of so many positions takes: blocks, or bytes where windows or states are kept."""
+    blocks = ceil(tokens, c.block)
+    if c.bent == 0:
+        return int(blocks)
+    positions = blocks * c.block
+    total = c.hold_fixed[w] + c.hold_each[w, 0] * positions
+    for i in range(len(c.hold_windows)):
+        total += c.hold_each[w, i + 1] * min(positions, c.hold_windows[i])
+    return int(total)
+
+
+hold = inner(_hold)
+
+
 def _lru_remove(s: Any, w: int, h: int) -> None:
     a, b = s.lru_prev[w, h], s.lru_next[w, h]
     if a < 0:
@@ -64,7 +79,7 @@ lru_append = inner(_lru_append)
 
 
 def _room(c: Any, s: Any, w: int) -> int:
-    """Blocks that can be had: free ones, and prefix blocks that nobody uses."""
+    """Blocks (bytes where `bent`) that can be had: free ones, and prefix blocks that nobody uses."""
     if c.hash_tokens == 0:
         return int(s.V[w, FREE])
     return int(s.V[w, FREE] + s.V[w, EVICTABLE] * (c.hash_tokens // c.block))
@@ -136,7 +151,7 @@ def _admit_blocks(c: Any, s: Any, w: int, r: int, tokens: int) -> int:
     """Takes the blocks of `tokens`, less those of a known prefix: the tokens found, or -1 where there is no room."""
     found = matched(c, s, w, r)
     each = c.hash_tokens // c.block
-    need = ceil(tokens, c.block) - found * each
+    need = hold(c, w, tokens) - found * each
     idle = 0
     for i in range(c.hash_at[r], c.hash_at[r] + found):
         idle += s.ref[w, c.hashes[i]] == 0

@@ -37,11 +37,16 @@ PEAK, BUSY, STEPS, OUSTINGS, LRU_HEAD, LRU_TAIL, EVICTABLE, COMPUTED, HITS = 12,
 JD, SEEN = 21, 22
 WORKER_COLUMNS = 23
 
-# Columns of the coefficients of a step of one stage of a worker (see `costs.py`), in units of 1/Q ps; EN and EK are
-# numbers of experts. Copies, FIXED and EACH of the whole worker stand with its first stage.
+# Columns of the coefficients of a step of one stage of a worker (see `costs.py`), in units of 1/Q ps; further sorts of
+# attention of a stage have rows of their own, where only ACP, ACD, AB and WINDOW are not 0. EN and EK are
+# numbers of experts, WINDOW of a window. Copies, FIXED and EACH of the whole worker stand with its first row.
 FIXED, WC, W0, WR, HC, H0, ACP, ACD, AB, UP0, UP1, DN0, DN1 = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
-EACH, ES, EN, EK = 13, 14, 15, 16
-COST_COLUMNS = 17
+EACH, ES, EN, EK, SB, WINDOW = 13, 14, 15, 16, 17, 18
+COST_COLUMNS = 19
+
+# Columns of `seen`, a row a window: what its attention of a step looks at (see `windows.py`).
+PAIRS, READ, ATTENDED, GROWING = 0, 1, 2, 3
+SEEN_COLUMNS = 4
 
 # Queues of a worker.
 NEWCOMERS, ARRIVED, RETURNING = 0, 1, 2
@@ -68,8 +73,12 @@ class Config(NamedTuple):
     hashes: Any  # ids 0 .. H-1 of prefix blocks of `hash_tokens` tokens
     role: Any  # (W,)
     q: Any  # (W,) Q: units of a picosecond
-    cost: Any  # (W, most stages, COST_COLUMNS)
-    blocks: Any  # (W,) KV blocks
+    cost: Any  # (W, most rows, COST_COLUMNS)
+    windows: Any  # tokens of each window that attention looks through; WINDOW of a row: 1 + its number, 0: none
+    blocks: Any  # (W,) KV blocks; bytes where `bent`
+    hold_fixed: Any  # (W,) bytes of the states of a sequence
+    hold_each: Any  # (W, windows kept + 1) bytes of a position: of layers without a window, then by window
+    hold_windows: Any  # tokens of each window that is kept
     max_seqs: Any  # (W,) requests that run at once
     budget: Any  # (W,) tokens of one step
     domain: Any  # (W,)
@@ -80,6 +89,8 @@ class Config(NamedTuple):
     leg_q: Any  # (legs,)
     leg_fixed: Any  # (legs,) units of 1/leg_q ps
     leg_each: Any  # (legs,) the same a unit of transfer
+    leg_bends: Any  # (legs, knots) the same a unit up to the knot
+    knots: Any  # units of transfer from which on a part of the cache moves no more
     link_at: Any  # (legs + 1,) offsets into leg_links
     leg_links: Any  # link ids
     leg_ratio: Any  # rate of the leg over rate of the link, in 1/1024, rounded up
@@ -88,6 +99,7 @@ class Config(NamedTuple):
     outage_up: Any  # (O,) 1: it is back
     n_links: int
     block: int  # tokens of a KV block
+    bent: int  # 1: windows or states are kept, and memory is counted in bytes
     hash_tokens: int  # tokens of a prefix block, 0: no reuse
     by_blocks: int  # 1: a unit of transfer is a block, 0: a token
     share: int  # QUEUE or FAIR
@@ -116,6 +128,7 @@ class State(NamedTuple):
     ref: Any  # (W, H) users of a prefix block, -1: not there
     lru_prev: Any  # (W, H)
     lru_next: Any  # (W, H)
+    seen: Any  # (windows, SEEN_COLUMNS)
     wake: Any  # (W,) idle workers for which something changed in this event
     itl: Any  # (buffer, 5): first gap, growth a step, steps, tokens a step, units of a ps
     steps: Any  # (W + 2, SERIES, BINS) changes of a level in a bin

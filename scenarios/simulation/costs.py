@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -22,38 +23,47 @@ from planner.placement_time import Pricing
 from planner.roofline import Rates, Used, numbers_of, time_of
 from planner.rows import Row
 from planner.times import Time, row_time, total
-from planner.work import Calls, Work, attention_work, weight_table, work_unknown
+from planner.work import Calls, Work, attended, attention_work, weight_table, work_unknown
 from scenarios.simulation.columns import COST_COLUMNS, NEVER
 
 PS = 10**12
 ROUNDED_Q = 2**20
 
 
-COUNTS = ("EN", "EK")
-"""Columns that count experts: no times."""
+COUNTS = ("EN", "EK", "WINDOW")
+"""Columns that count experts, or positions of a window (0: none): no times."""
 Values = dict[str, Fraction]
+"""Coefficients of a stage by the name of their column; `ACP.1` is that of its second sort of attention."""
+ATTENTION = ("ACP", "ACD", "AB", "WINDOW")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCosts:
-    """Coefficients of one worker in ps, by name of their column, stage by stage; `q` units of a ps.
+    """Coefficients of one worker in ps, by name of their column; `q` units of a ps.
 
-    What a step takes once stands with the first stage. `exact` unless rounded.
+    A stage is a row, and a further one for each sort of attention beyond its first. What a step takes once stands with
+    the first row. `exact` unless rounded.
     """
 
-    stages: tuple[Values, ...]
+    parts: tuple[Values, ...]
     q: int
     exact: bool
     used: tuple[Used, ...]
 
-    def rows(self, stages: int) -> list[list[int]]:
-        """In units of 1/q ps, in the order of the columns; stages that the worker has not are zero."""
+    @property
+    def windows(self) -> set[int]:
+        """Tokens of the windows that its attention looks through."""
+        return {int(values["WINDOW"]) for values in self.parts} - {0}
+
+    def rows(self, rows: int, windows: Sequence[int]) -> list[list[int]]:
+        """In units of 1/q ps, in the order of the columns; rows that the worker has not are zero."""
         from scenarios.simulation import columns
 
-        out = [[0] * COST_COLUMNS for _ in range(stages)]
-        for row, values in zip(out, self.stages, strict=False):
+        out = [[0] * COST_COLUMNS for _ in range(rows)]
+        for row, values in zip(out, self.parts, strict=False):
             for name, value in values.items():
                 row[getattr(columns, name)] = int(value) if name in COUNTS else round(value * self.q)
+            row[columns.WINDOW] = 1 + windows.index(int(values["WINDOW"])) if values["WINDOW"] else 0
         return out
 
 
@@ -62,14 +72,8 @@ def simulated_unknown(model: Model) -> tuple[str, ...]:
     words = list(work_unknown(model))
     if len(weight_table(model, model.weights_dtype).experts) > 1:
         words.append("layers with unlike numbers of routed experts are not simulated")
-    kinds = dict.fromkeys(model.caches)
-    layer = next(iter(kinds), None)
-    if layer is None or len(kinds) > 1 or KINDS[layer.kind].growth != "growing" or layer.window is not None:
-        found = ", ".join(dict.fromkeys(one.kind for one in kinds)) or "none"
-        words.append(
-            f"caches of {found} are not simulated: windows and states do not grow evenly with the positions, so that"
-            " neither KV blocks nor a handoff are in proportion to a prompt; caches of one growing kind are"
-        )
+    if all(KINDS[layer.kind].growth == "none" for layer in model.caches):
+        words.append("no layer keeps a cache, so that nothing is handed over: not simulated")
     return tuple(words)
 
 
@@ -106,12 +110,46 @@ def stage_values(
     }  # fmt: skip
     for count, _, nbytes in table.experts:
         values |= {"ES": ps(of_weights, 0, nbytes), "EN": Fraction(count), "EK": Fraction(k)}
-    decode = attention_work(held, kv_dtype, of_attention, Calls(first=0, tokens=1))[0]
-    prompt = attention_work(held, kv_dtype, of_attention, Calls(first=0, tokens=2, chunk=2))[0]
-    values["ACD"] = ps(of_attention, decode.flops, 0)
-    values["ACP"] = ps(of_attention, prompt.flops, 0) / 3  # two tokens attend to 1 + 2 positions
-    values["AB"] = ps(of_attention, 0, decode.bytes) / 2  # one position is read, one written
+    return values | _attention_values(held, whole.seq_len, kv_dtype, of_attention, ps)
+
+
+def _attention_values(
+    held: Model, longest: int, kv_dtype: str, numbers: str, ps: Callable[[str, int, int], Fraction]
+) -> Values:
+    """The coefficients of attention, sort by sort as the planner adds their maxima up, and of states.
+
+    A window of `longest` positions or more hides none.
+    """
+    layers = [layer for layer in Counter(held.caches) if KINDS[layer.kind].growth != "none"]
+    one, two = Calls(first=0, tokens=1), Calls(first=0, tokens=2, chunk=2)
+    values = {"SB": Fraction(0)} | dict.fromkeys(ATTENTION, Fraction(0))
+    number = 0
+    of_layers = (attention_work(held, kv_dtype, numbers, calls) for calls in (one, two))
+    for layer, decode, prompt in zip(layers, *of_layers, strict=True):
+        if KINDS[layer.kind].growth == "constant":
+            values["SB"] += ps(numbers, 0, decode.bytes)  # read and written once a step and sequence
+            continue
+        found = (
+            ps(numbers, prompt.flops, 0) / attended(two, layer.window),
+            ps(numbers, decode.flops, 0),
+            ps(numbers, 0, decode.bytes) / 2,  # one position is read, one written
+            Fraction(layer.window if layer.window is not None and layer.window < longest else 0),
+        )
+        values |= {_of_sort(name, number): value for name, value in zip(ATTENTION, found, strict=True)}
+        number += 1
     return values
+
+
+def _of_sort(name: str, number: int) -> str:
+    return f"{name}.{number}" if number else name
+
+
+def _parts(stage: Values) -> list[Values]:
+    """A stage, and a part of it for each further sort of attention."""
+    parts = [{name: value for name, value in stage.items() if "." not in name}]
+    while _of_sort("AB", len(parts)) in stage:
+        parts.append({name: stage[_of_sort(name, len(parts))] for name in ATTENTION})
+    return parts
 
 
 def step_costs(stages: Sequence[Values], once: Values, largest: dict[str, int], used: dict[Any, Used]) -> StepCosts:
@@ -119,9 +157,9 @@ def step_costs(stages: Sequence[Values], once: Values, largest: dict[str, int], 
 
     `largest`: the most tokens, logits, pairs and positions of a step, which decide how fine a unit 64 bits leave.
     """
-    held = ({**stages[0], **once}, *stages[1:])
+    held = tuple(part for stage in ({**stages[0], **once}, *stages[1:]) for part in _parts(stage))
     q, exact = _unit(held, largest)
-    return StepCosts(stages=held, q=q, exact=exact, used=tuple(used.values()))
+    return StepCosts(parts=held, q=q, exact=exact, used=tuple(used.values()))
 
 
 def numbers_of_dtypes(model: Model, weights_dtype: str) -> tuple[str, str]:
@@ -131,22 +169,24 @@ def numbers_of_dtypes(model: Model, weights_dtype: str) -> tuple[str, str]:
     return numbers_of(model, Workload(prompt_tokens=1, passes=1, positions=1, weights_dtype=weights_dtype))
 
 
-def _unit(stages: Sequence[Values], largest: dict[str, int]) -> tuple[int, bool]:
+def _unit(parts: Sequence[Values], largest: dict[str, int]) -> tuple[int, bool]:
     """The common denominator, or a power of two where the longest step would pass 64 bits.
 
     Raises InconclusiveError where it would do so in whole picoseconds.
     """
     n, logits, pairs, positions = (largest[name] for name in ("tokens", "logits", "pairs", "positions"))
-    once = stages[0]
+    once = parts[0]
     worst = once["FIXED"] + once["EACH"] * n + once["UP0"] + once["UP1"] * n + once["DN0"] + once["DN1"] * logits
-    for v in stages:
-        worst += v["W0"] + (v["WR"] + v["WC"]) * n + v["H0"] + v["HC"] * logits + v.get("ES", 0) * v.get("EN", 0)
+    for v in parts:
+        if "W0" in v:
+            worst += v["W0"] + (v["WR"] + v["WC"]) * n + v["H0"] + v["HC"] * logits + v.get("ES", 0) * v.get("EN", 0)
+            worst += v["SB"] * logits  # sequences, no more than `max_seqs` either
         worst += v["ACP"] * pairs + v["ACD"] * positions + v["AB"] * (3 * positions + n)
     most = int(NEVER // 4 // (worst + 1))
     if most == 0:
         days = int(worst / PS / 86400)
         raise InconclusiveError(f"the longest step would take {days:,} days at the stated rates: not simulated")
-    common = math.lcm(*(v.denominator for values in stages for name, v in values.items() if name not in COUNTS))
+    common = math.lcm(*(v.denominator for values in parts for name, v in values.items() if name not in COUNTS))
     if common <= most:
         return common, True
     return min(ROUNDED_Q, 1 << (most.bit_length() - 1)), False

@@ -59,7 +59,8 @@ def new_state(config: col.Config) -> col.State:
         key=np.zeros(n + w, np.int64), link_free=np.zeros(config.n_links, np.int64),
         link_flows=np.zeros(config.n_links, np.int64), flows=np.zeros(n if config.share == col.FAIR else 1, np.int64),
         ref=np.full(by_hash, -1, np.int32), lru_prev=np.full(by_hash, -1, np.int32),
-        lru_next=np.full(by_hash, -1, np.int32), wake=np.zeros(2 * w + 2, np.int64),
+        lru_next=np.full(by_hash, -1, np.int32),
+        seen=np.zeros((len(config.windows), col.SEEN_COLUMNS), np.int64), wake=np.zeros(2 * w + 2, np.int64),
         moves=np.zeros((n if len(config.outage_time) else 0, 3 + 2 * legs), np.int64), area=np.zeros(1),
         steps=np.zeros((w + 2, col.SERIES, col.BINS), np.int64), parts=np.zeros((w + 2, col.SERIES, col.BINS)),
         legs=np.full((n, legs, 2), -1, np.int64),
@@ -80,13 +81,24 @@ def _first_width(config: col.Config) -> tuple[int, int]:
 
 def too_large(config: col.Config) -> Any:
     """(N,) True for requests whose cache no worker of a phase, or no pair of workers, could ever hold."""
-    first = -(-config.prompt // config.block)
-    whole = -(-(config.prompt + config.out - 1) // config.block)
-    aggregated = bool((config.role[config.prefill_pool] == col.BOTH).all())
-    if aggregated:
-        return whole > config.blocks[config.prefill_pool].max()
-    over = (whole > config.blocks[config.decode_pool].max()) & (config.out > 1)
-    return over | (first > config.blocks[config.prefill_pool].max())
+    whole = config.prompt + config.out - 1
+    if bool((config.role[config.prefill_pool] == col.BOTH).all()):
+        return _beyond(config, config.prefill_pool, whole)
+    over = _beyond(config, config.decode_pool, whole) & (config.out > 1)
+    return over | _beyond(config, config.prefill_pool, config.prompt)
+
+
+def _beyond(config: col.Config, pool: Any, tokens: Any) -> Any:
+    """(N,) True where no worker of a pool holds a cache of so many positions. Equal workers are looked at once."""
+    positions = -(-tokens // config.block) * config.block
+    if not config.bent:
+        return positions // config.block > config.blocks[pool].max()
+    room = np.column_stack([config.blocks, config.hold_fixed, config.hold_each])[pool]
+    out = np.ones(len(tokens), bool)
+    for most, fixed, growing, *each in np.unique(room, axis=0).tolist():
+        kept = (n * np.minimum(positions, window) for n, window in zip(each, config.hold_windows, strict=True))
+        out &= fixed + growing * positions + sum(kept) > most
+    return out
 
 
 def will_compile(config: col.Config) -> bool:

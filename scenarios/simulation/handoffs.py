@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.simulation.blocks import ceil, matched, take
+from scenarios.simulation.blocks import ceil, hold, matched, take
 from scenarios.simulation.columns import (
     ARRIVED,
     BOTH,
@@ -53,7 +53,7 @@ ONE = 1024
 def _can_take(c: Any, s: Any, w: int, r: int, source: int) -> bool:
     """Whether a worker is up, ever has the blocks, and is reached from `source` (-1: need not be)."""
     tokens = c.prompt[r] if c.role[w] == 1 else c.prompt[r] + c.out[r] - 1
-    if s.V[w, UP] == 0 or ceil(tokens, c.block) > c.blocks[w]:
+    if s.V[w, UP] == 0 or hold(c, w, tokens) > c.blocks[w]:
         return False
     return source < 0 or c.pair[source, w] >= 0
 
@@ -113,7 +113,10 @@ units = inner(_units)
 
 def _leg_time(c: Any, leg: int, n: int) -> int:
     """ps of a leg alone, rounded up."""
-    return int(ceil(c.leg_fixed[leg] + c.leg_each[leg] * n, c.leg_q[leg]))
+    time = c.leg_fixed[leg] + c.leg_each[leg] * n
+    for i in range(len(c.knots)):
+        time += c.leg_bends[leg, i] * min(n, c.knots[i])
+    return int(ceil(time, c.leg_q[leg]))
 
 
 leg_time = inner(_leg_time)
@@ -230,7 +233,7 @@ def _reserve(c: Any, s: Any, w: int, time: int) -> None:
     """
     while s.qlen[NEWCOMERS, w] > 0 and s.qlen[RETURNING, w] == 0 and s.V[w, UP] > 0:
         r = s.qhead[NEWCOMERS, w]
-        need = ceil(c.prompt[r], c.block)
+        need = hold(c, w, c.prompt[r])
         taken = s.V[w, NRUN] + s.V[w, INFLIGHT] + s.qlen[ARRIVED, w]
         if (c.pull > 0 and taken >= c.max_seqs[w]) or room_at(c, s, w, time) < need:
             break

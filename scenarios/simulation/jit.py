@@ -20,7 +20,7 @@ from numba.core.typing.templates import AttributeTemplate
 
 from executor.jit import compiled as _kept
 
-KERNELS = ("blocks", "columns", "handoffs", "jit", "loop", "queues", "series", "steps", "stretch")
+KERNELS = ("blocks", "columns", "handoffs", "jit", "loop", "queues", "series", "steps", "stretch", "windows")
 """Files of this folder that are compiled, or decide how."""
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -47,8 +47,8 @@ def handoffs(plant: Plant, traffic: Traffic, outcome: Outcome) -> list[Document]
     rows = []
     for p, d, group, _ in by_pair(plant, outcome):
         parts = [part for leg in plant.ways.ways[plant.ways.pair[p, d]] for part in leg.parts]
-        first = sum(part.bytes_each for part in parts if part.src in p.split(","))
-        rows.append({"src": p, "dst": d, "count": len(group), "bytes": int(units[group].sum()) * first})
+        nbytes = sum(part.bytes.total(units[group]) for part in parts if part.src in p.split(","))
+        rows.append({"src": p, "dst": d, "count": len(group), "bytes": nbytes})
     return rows
 
 
@@ -63,15 +63,18 @@ def edges(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> list[D
     units = units_of(plant, traffic)
     found: dict[tuple[str, str, str], Any] = {}
     for p, d, group, spans in by_pair(plant, outcome):
-        n, way = int(units[group].sum()), plant.ways.ways[plant.ways.pair[p, d]]
-        spread = _spread(spans[:, 0, 0], spans[:, len(way) - 1, 1], units[group], last)
+        n, way = units[group], plant.ways.ways[plant.ways.pair[p, d]]
+        spread = {
+            curve: _spread(spans[:, 0, 0], spans[:, len(way) - 1, 1], curve.over(n), last)
+            for curve in dict.fromkeys(part.bytes for leg in way for part in leg.parts)
+        }
         for leg in way:
             for part in leg.parts:
                 row = found.setdefault((part.src, part.dst, part.kind), [0, 0, 0.0, np.zeros(BINS)])
-                row[0] += n * part.bytes_each
-                row[1] += part.copies_fixed * len(group) + part.copies_each * n
-                row[2] += float(leg.fixed * len(group) + leg.each * n)
-                row[3] += spread * part.bytes_each
+                row[0] += part.bytes.total(n)
+                row[1] += part.copies.total(n)
+                row[2] += float(leg.time.total(n))
+                row[3] += spread[part.bytes]
     return [
         {
             "src": src, "dst": dst, "kind": kind, "bytes": row[0], "copies": row[1],
@@ -81,15 +84,15 @@ def edges(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> list[D
     ]  # fmt: skip
 
 
-def _spread(first: Any, end: Any, units: Any, last: int) -> Any:
-    """Units that pass in each part of the duration, each handoff's evenly from its first byte to its end."""
+def _spread(first: Any, end: Any, amounts: Any, last: int) -> Any:
+    """What passes in each part of the duration, each handoff's evenly from its first byte to its end."""
     import numpy as np
 
     bounds = np.linspace(0, max(last, 1), BINS + 1)
     begin = first.astype(np.float64)
     took = np.maximum(end - begin, 1.0)
-    gone = [float((np.clip((bound - begin) / took, 0, 1) * units).sum()) for bound in bounds]
-    gone[-1] = float(units.sum())
+    gone = [float((np.clip((bound - begin) / took, 0, 1) * amounts).sum()) for bound in bounds]
+    gone[-1] = float(amounts.sum())
     return np.diff(gone)
 
 

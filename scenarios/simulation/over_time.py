@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from scenarios.simulation import columns as col
+from scenarios.simulation.curves import floats
 from scenarios.simulation.engine import Outcome
 from scenarios.simulation.moved import by_pair, units_of
 from scenarios.simulation.plant import Plant
@@ -18,10 +19,10 @@ Document = dict[str, Any]
 MOST = 64
 """Workers, and edges, that are told one by one."""
 ABOUT = "means over each bin, the last of which ends with the run; waiting, running and in_system count requests"
-PREFILL = {"waiting": col.NEWCOMERS, "running": col.RUNNING, "kv_blocks": col.HELD}
+PREFILL = {"waiting": col.NEWCOMERS, "running": col.RUNNING}
 DECODE = {
     "waiting_for_blocks": col.NEWCOMERS, "waiting_for_slot": col.ARRIVED, "preempted": col.RETURNING,
-    "running": col.RUNNING, "kv_blocks": col.HELD,
+    "running": col.RUNNING,
 }  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def series(plant: Plant, traffic: Traffic, outcome: Outcome, last: int) -> Docum
     roles = [worker.role for worker in plant.workers]
     levels, n = outcome.levels, len(roles)
     rows = [
-        {"device": worker.name, "phase": _phase(worker.role)} | _levels(row, worker.role, worker.blocks)
+        {"device": worker.name, "phase": _phase(worker.role)} | _levels(plant, row, worker.role, worker.blocks)
         for worker, row in zip(plant.workers[:MOST], levels, strict=False)
     ]
     pools = {_phase(role): _pool(plant, levels, role) for role in dict.fromkeys(roles)}
@@ -57,11 +58,12 @@ def _phase(role: int) -> str:
 def _pool(plant: Plant, levels: Any, role: int) -> Document:
     members = [number for number, worker in enumerate(plant.workers) if worker.role == role]
     blocks = sum(plant.workers[number].blocks for number in members)
-    return _levels(levels[members].sum(axis=0), role, blocks)
+    return _levels(plant, levels[members].sum(axis=0), role, blocks)
 
 
-def _levels(rows: Any, role: int, blocks: int) -> Document:
+def _levels(plant: Plant, rows: Any, role: int, blocks: int) -> Document:
     names = PREFILL if role == col.PREFILL else DECODE
+    names = names | {"kv_bytes" if plant.is_bent else "kv_blocks": col.HELD}
     told = {name: _told(rows[kind]) for name, kind in names.items()}
     return told | {"kv_share": _told(rows[col.HELD] / blocks)}
 
@@ -83,10 +85,10 @@ def edges_over_time(
         n = units[group]
         for number, leg in enumerate(plant.ways.ways[plant.ways.pair[p, d]]):
             begin, end = taken[:, number].T
-            alone = float(leg.fixed) + float(leg.each) * n
+            alone = floats(leg.time).over(n)
             for part in leg.parts:
                 edge = (part.src, part.dst, part.kind)
-                spans.setdefault(edge, []).append((begin, end, n * part.bytes_each, alone))
+                spans.setdefault(edge, []).append((begin, end, part.bytes.over(n), alone))
     wide = np.full(bins, float(width))
     wide[-1] = max(1, last - (bins - 1) * width)
     out = {}

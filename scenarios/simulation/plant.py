@@ -1,6 +1,6 @@
-"""A simulation's workers, admitted by the planner's one admission, and the event loop's arrays.
+"""A simulation's workers, admitted by the planner's one admission, and the ways between them.
 
-How many KV blocks a worker has is asked of `planner.admit`: the longest cache for `max_seqs` sequences beside weights,
+How much cache a worker has is asked of `planner.admit`: the longest cache for `max_seqs` sequences beside weights,
 activations and runtime that its device admits. Step times, handoff bytes and handoff times are the planner's as well.
 """
 
@@ -15,6 +15,7 @@ from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.placement import Placement
 from planner.admit import Admission, Ask, admit
+from planner.caches import held_parts
 from planner.machine import machine_graph
 from planner.placement_time import Pricing, parts_of_phase
 from planner.predict import Prediction, predict
@@ -32,23 +33,25 @@ from scenarios.simulation.costs import (
     stage_values,
     step_costs,
 )  # fmt: skip
+from scenarios.simulation.curves import Knots
+from scenarios.simulation.memory import Hold, worker_hold
 from scenarios.simulation.spec import Pool, Spec
-from scenarios.simulation.traffic import MAX_TOKENS, Traffic
-from scenarios.simulation.ways import Ways, all_ways, leg_units, links_within, ratios
-
-ROUTES = {"round-robin": col.ROUND_ROBIN, "least-loaded": col.LEAST_LOADED, "same-domain": col.SAME_DOMAIN,
-          "prefix-aware": col.PREFIX_AWARE}  # fmt: skip
-MOST_PREFIX_CELLS = 2**27
+from scenarios.simulation.traffic import MAX_TOKENS
+from scenarios.simulation.ways import Ways, all_ways, links_within
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker:
-    """One worker: its devices, role, blocks and step costs. `admission` is the verdict that its blocks follow from."""
+    """One worker: its devices, role, step costs, and its cache: `blocks`, which are bytes where `hold` is not even.
+
+    `admission` is the verdict that they follow from.
+    """
 
     devices: tuple[Device, ...]
     role: int
     pool: Pool
     blocks: int
+    hold: Hold
     costs: StepCosts
     admission: Admission
 
@@ -73,6 +76,11 @@ class Plant:
     def device_of(self) -> list[str]:
         return [worker.name for worker in self.workers]
 
+    @property
+    def is_bent(self) -> bool:
+        """Whether windows or states are kept, so that memory is counted in bytes."""
+        return any(not worker.hold.is_even for worker in self.workers)
+
 
 def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
     """The admitted workers and their ways. `refused` holds the first verdict that is not yes, with its reasons.
@@ -84,8 +92,13 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
         raise InconclusiveError(f"{model.name}: {'; '.join(model.unknown)}")
     if words := simulated_unknown(model):
         raise InconclusiveError(f"{model.name}: {'; '.join(words)}")
+    if spec.by == "layer" and len(dict.fromkeys(model.caches)) > 1:
+        kinds = ", ".join(dict.fromkeys(layer.kind for layer in model.caches))
+        raise InconclusiveError(
+            f"{model.name}: by: layer is of equal layers, and these ({kinds}) are not: not simulated; use by: whole"
+        )
     degrees = worker_faults(model, placed(spec, spec.prefill.workers[0], spec.decode.workers[0]))
-    if faults := [_fault(spec, phase.split("_")[0], f"{phase}: {words}") for phase, words in degrees]:
+    if faults := [spec_fault(spec, phase.split("_")[0], f"{phase}: {words}") for phase, words in degrees]:
         raise DescriptionError(faults)
     workers: list[Worker] = []
     for role, pool in ((col.PREFILL, spec.prefill), (col.DECODE, spec.decode)):
@@ -93,7 +106,8 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
         if isinstance(found, Admission):
             return Plant(spec=spec, fleet=fleet, model=model, workers=(), ways=Ways(), refused=found)
         workers += found
-    ways = all_ways(fleet, spec.prefill.workers, spec.decode.workers, _asker(spec, fleet, model), spec.rates)
+    ways = all_ways(fleet, spec.prefill.workers, spec.decode.workers, _asker(spec, fleet, model), spec.rates,
+                    knots_of(spec, model))  # fmt: skip
     return Plant(spec=spec, fleet=fleet, model=model, workers=tuple(workers), ways=ways)
 
 
@@ -116,9 +130,13 @@ def _workers(spec: Spec, fleet: Fleet, model: Model, role: int, pool: Pool) -> l
             if isinstance(admitted, Admission):
                 return admitted
             costs = _costs(spec, fleet, model, devices, role)
+            each, admission = admitted
+            hold = _hold(spec, model, role, name)
+            room = each if hold.is_even else hold.at(each * spec.block_tokens)
             known[kind] = Worker(
-                devices=devices, role=role, pool=pool, blocks=admitted[0], costs=costs, admission=admitted[1]
-            )
+                devices=devices, role=role, pool=pool, blocks=room * pool.max_seqs, hold=hold, costs=costs,
+                admission=admission,
+            )  # fmt: skip
         out.append(replace(known[kind], devices=devices))
     return out
 
@@ -146,11 +164,13 @@ def check_devices(spec: Spec, fleet: Fleet) -> None:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                faults.append(_fault(spec, phase, f"{name!r} is no device of fleet {fleet.name}{hint}"))
+                faults.append(spec_fault(spec, phase, f"{name!r} is no device of fleet {fleet.name}{hint}"))
             elif name in both and phase == "decode":
-                faults.append(_fault(spec, phase, f"{name} serves prefill already; a worker has a device of its own"))
+                faults.append(
+                    spec_fault(spec, phase, f"{name} serves prefill already; a worker has a device of its own")
+                )
     faults += [
-        _fault(spec, "outages", f"{outage.device} is in no pool")
+        spec_fault(spec, "outages", f"{outage.device} is in no pool")
         for outage in spec.outages
         if outage.device not in (*spec.prefill.devices, *spec.decode.devices)
     ]
@@ -158,7 +178,7 @@ def check_devices(spec: Spec, fleet: Fleet) -> None:
         raise DescriptionError(faults)
 
 
-def _fault(spec: Spec, name: str, message: str) -> Fault:
+def spec_fault(spec: Spec, name: str, message: str) -> Fault:
     line, column = spec.places.get(name, (0, 0))
     return Fault(source=spec.source, field=name, message=message, line=line, column=column)
 
@@ -193,8 +213,10 @@ def _ask(spec: Spec, fleet: Fleet, model: Model, role: int, name: str, positions
 
 
 def _blocks(spec: Spec, fleet: Fleet, model: Model, role: int, name: str) -> tuple[int, Admission] | Admission:
-    """(KV blocks, the verdict at the longest cache that this worker admits), or the verdict where none is."""
-    block, seqs = spec.block_tokens, (spec.prefill if role == col.PREFILL else spec.decode).max_seqs
+    """(blocks of the longest cache of `max_seqs` sequences that this worker admits, the verdict), or the verdict where
+    none is.
+    """
+    block = spec.block_tokens
     own = name.split(",")
 
     def verdict(blocks: int) -> Admission:
@@ -214,7 +236,26 @@ def _blocks(spec: Spec, fleet: Fleet, model: Model, role: int, name: str) -> tup
             low, best = middle, found
         else:
             high = middle - 1
-    return low * seqs, best
+    return low, best
+
+
+def _hold(spec: Spec, model: Model, role: int, name: str) -> Hold:
+    """What one sequence takes on a worker, of all its ranks."""
+    block, placement = spec.block_tokens, _placed(spec, role, name)
+    ranks = ranks_of(model, placement, "prefill" if role == col.PREFILL else "decode")
+    workload = resolve(handoff_request(spec, 1), model, spec.source)
+    return worker_hold(model, ranks, workload, -(-model.seq_len // block) * block)
+
+
+def knots_of(spec: Spec, model: Model) -> Knots:
+    """Units of transfer from which on windows are full, and the most units of a prompt."""
+    workload = resolve(handoff_request(spec, 1), model, spec.source)
+    unit = spec.block_tokens if spec.extent == "blocks" else 1
+    longest = min(model.seq_len, MAX_TOKENS) - 1
+    windows = {part.window for part in held_parts(model, workload) if part.window is not None}
+    found = sorted({-(-window // unit) for window in windows if window < longest})
+    bounded = bool(found) or any(part.is_state for part in held_parts(model, workload))
+    return Knots(tuple(found), longest // unit) if bounded else Knots()
 
 
 def _predicted(spec: Spec, fleet: Fleet, model: Model, placement: Placement, request: Request) -> Prediction:
@@ -305,86 +346,3 @@ def _stages(
             )
         out.append(most)
     return out
-
-
-def config_of(plant: Plant, traffic: Traffic) -> col.Config:
-    """The event loop's arrays. Raises InconclusiveError where prefix blocks and workers are more than memory holds."""
-    import numpy as np
-
-    spec, workers = plant.spec, plant.workers
-    n_prefill = len(spec.prefill.workers)
-    reuse = spec.prefix_reuse and traffic.hash_tokens > 0
-    if reuse and traffic.hash_tokens % spec.block_tokens:
-        raise DescriptionError([_fault(
-            spec, "block_tokens", f"{spec.block_tokens} does not divide the trace's blocks of {traffic.hash_tokens}"
-        )])  # fmt: skip
-    hashes = traffic.hashes if reuse else np.zeros(0, np.int64)
-    if len(hashes) and len(workers) * (int(hashes.max()) + 1) > MOST_PREFIX_CELLS:
-        raise InconclusiveError("too many prefix blocks for so many workers: leave prefix reuse off")
-    names = {name: i for i, name in enumerate(plant.device_of)}
-    at_home = [tuple(dict.fromkeys(device.host for device in worker.devices)) for worker in workers]
-    hosts = {home: i for i, home in enumerate(dict.fromkeys(at_home))}
-    outages = _outages(spec, {device.id: i for i, worker in enumerate(workers) for device in worker.devices})
-    stages = max(len(worker.costs.stages) for worker in workers)
-    return col.Config(
-        arrival=traffic.arrival, prompt=traffic.prompt, out=traffic.out, hashes=hashes,
-        hash_at=traffic.hash_at if reuse else np.zeros(len(traffic.arrival) + 1, np.int64),
-        role=_ints(worker.role for worker in workers), q=_ints(worker.costs.q for worker in workers),
-        cost=np.array([worker.costs.rows(stages) for worker in workers], np.int64),
-        blocks=_ints(worker.blocks for worker in workers), max_seqs=_ints(worker.pool.max_seqs for worker in workers),
-        budget=_ints(worker.pool.max_tokens for worker in workers),
-        domain=_ints(hosts[home] for home in at_home),
-        prefill_pool=_ints(range(n_prefill)), decode_pool=_ints(range(n_prefill, len(workers))),
-        outage_time=_ints(o[0] for o in outages), outage_up=_ints(o[1] for o in outages),
-        outage_worker=_ints(o[2] for o in outages), n_links=max(1, len(plant.ways.resources)), block=spec.block_tokens,
-        hash_tokens=traffic.hash_tokens if reuse else 0, by_blocks=int(spec.extent == "blocks"),
-        share=col.FAIR if spec.share == "fair" else col.QUEUE, pull=int(spec.start == "pull"),
-        layers=plant.model.n_layers if spec.by == "layer" else 0, route_prefill=ROUTES[spec.route_prefill],
-        route_decode=ROUTES[spec.route_decode], **_way_arrays(plant, names),
-    )  # fmt: skip
-
-
-def _ints(values: Any) -> Any:
-    import numpy as np
-
-    return np.array(list(values), np.int64)
-
-
-def _outages(spec: Spec, worker_of: dict[str, int]) -> list[tuple[int, int, int]]:
-    """(time, 1 where it is back, worker), sorted. A worker is down while any of its devices is."""
-    down: dict[int, int] = {}
-    changes = [(outage.at, 0, worker_of[outage.device]) for outage in spec.outages]
-    changes += [(outage.back, 1, worker_of[outage.device]) for outage in spec.outages if outage.back is not None]
-    out = []
-    for time, up, worker in sorted(changes):
-        before = down.get(worker, 0)
-        down[worker] = before - 1 if up else before + 1
-        if not before or not down[worker]:
-            out.append((time, up, worker))
-    return out
-
-
-def _way_arrays(plant: Plant, names: dict[str, int]) -> dict[str, Any]:
-    import numpy as np
-
-    ways, rates = plant.ways, plant.spec.rates
-    most = min(plant.model.seq_len, MAX_TOKENS)
-    if plant.spec.by == "layer" and any(len(legs) > 1 for legs in ways.ways):
-        words = "by: layer needs ways of one copy; what is staged over hosts, or for several stages, goes whole"
-        raise DescriptionError([_fault(plant.spec, "handoff", words)])
-    pair = np.full((len(names), len(names)), -1, np.int64)
-    for (p, d), way in ways.pair.items():
-        pair[names[p], names[d]] = way
-    legs = [leg for way in ways.ways for leg in way]
-    # Ways that differ in their ends only share the figures of their legs.
-    alike = {(id(leg.fixed), id(leg.each)): leg for leg in legs}
-    figures = {key: (leg_units(leg, most), ratios(leg, rates)) for key, leg in alike.items()}
-    of_legs = [figures[id(leg.fixed), id(leg.each)] for leg in legs]
-    units = [found[0] for found in of_legs]
-    return {
-        "pair": pair, "way_at": _ints(np.cumsum([0, *(len(way) for way in ways.ways)])),
-        "leg_q": _ints(u[0] for u in units), "leg_fixed": _ints(u[1] for u in units),
-        "leg_each": _ints(u[2] for u in units), "link_at": _ints(np.cumsum([0, *(len(leg.links) for leg in legs)])),
-        "leg_links": _ints(ways.number(link) for leg in legs for link in leg.links),
-        "leg_ratio": _ints(ratio for found in of_legs for ratio in found[1]),
-    }  # fmt: skip

@@ -195,11 +195,12 @@ def _goodput(plant: Plant, traffic: Traffic, outcome: Outcome, times: dict[str, 
 
 def _workers(plant: Plant, outcome: Outcome, last: int) -> list[Document]:
     rows = []
+    unit = "bytes" if plant.is_bent else "blocks"
     for worker, v in zip(plant.workers, outcome.workers.tolist(), strict=True):
         rows.append({
             "device": worker.name, "phase": "prefill" if worker.role == col.PREFILL else "decode",
             "busy": v[col.BUSY] / last if last else 0.0, "steps": v[col.STEPS], "prompt_tokens": v[col.COMPUTED],
-            "kv_blocks": worker.blocks, "kv_blocks_peak": v[col.PEAK], "preemptions": v[col.OUSTINGS],
+            f"kv_{unit}": worker.blocks, f"kv_{unit}_peak": v[col.PEAK], "preemptions": v[col.OUSTINGS],
         })  # fmt: skip
     return rows
 

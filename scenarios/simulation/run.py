@@ -12,7 +12,8 @@ from fleet.errors import DescriptionError
 from fleet.load import load_fleet
 from fleet.machine import Fleet
 from fleet.model import Model
-from scenarios.simulation.plant import Plant, build, config_of
+from scenarios.simulation.arrays import config_of
+from scenarios.simulation.plant import Plant, build
 from scenarios.simulation.spec import Spec
 from scenarios.simulation.traffic import Traffic, draw
 

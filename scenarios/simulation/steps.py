@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.simulation.blocks import admit_blocks, ceil, held, make_room, release, room, share_prefix, take
+from scenarios.simulation.blocks import admit_blocks, ceil, held, hold, make_room, release, room, share_prefix, take
 from scenarios.simulation.columns import (
     ARRIVED,
     BUSY,
@@ -68,6 +68,7 @@ from scenarios.simulation.jit import inner
 from scenarios.simulation.queues import append, drop, pop, push_front
 from scenarios.simulation.series import note, note_at
 from scenarios.simulation.stretch import begin, boundary, longest, scaled, step_at, step_cost, upload_cost
+from scenarios.simulation.windows import look
 
 
 def _enter(s: Any, w: int, r: int, state: int) -> None:
@@ -111,15 +112,16 @@ def _grow(c: Any, s: Any, w: int) -> int:
     i = ousted = 0
     while i < s.V[w, NRUN]:
         r = s.run[w, i]
-        if s.R[r, ST] == DECODING and ceil(s.R[r, KV] + 1, c.block) > held(c, s, r):
+        more = hold(c, w, s.R[r, KV] + 1) - held(c, s, r) if s.R[r, ST] == DECODING else 0
+        if more > 0:
             kept = True
-            while kept and room(c, s, w) < 1:
+            while kept and room(c, s, w) < more:
                 kept = oust(c, s, w) != r
                 ousted += 1
             if kept:
-                make_room(c, s, w, 1)
-                take(c, s, w, 1)
-                s.R[r, DB] += 1
+                make_room(c, s, w, more)
+                take(c, s, w, more)
+                s.R[r, DB] += more
         i += 1
     return ousted
 
@@ -182,7 +184,7 @@ def _build(c: Any, s: Any, w: int, time: int, rest: int, single: bool) -> None:
         s.V[w, JR] = 0
         drop(s, len(c.arrival) + w)
         return
-    running = tokens = logits = pairs = read = decoding = first_ids = 0
+    running = tokens = logits = pairs = read = decoding = first_ids = sequences = 0
     for i in range(s.V[w, NRUN]):
         r = s.run[w, i]
         if s.R[r, ST] == DECODING:
@@ -201,8 +203,10 @@ def _build(c: Any, s: Any, w: int, time: int, rest: int, single: bool) -> None:
             pairs += n * done + n * (n + 1) // 2
             read += done + n if n > 0 else 0
             logits += done + n == s.R[r, TGT]
+            sequences += n > 0
             chunks += 1
-    step = step_cost(c, w, tokens + running, logits + running, pairs, read, decoding)
+    look(c, s, w)
+    step = step_cost(c, s, w, tokens + running, logits + running, sequences + running, pairs, read, decoding)
     s.V[w, JS], s.V[w, JR], s.V[w, JA], s.V[w, JINC] = time, rest, step, 0
     steps = longest(c, s, w, decoding) if chunks == 0 and not single else 1
     begin(c, s, w, steps, step, upload_cost(c, w, tokens + first_ids))
@@ -268,9 +272,11 @@ def _note_growth(c: Any, s: Any, w: int, r: int, k: int) -> int:
     step = c.block - s.R[r, KV] % c.block
     n = 0
     while step < k:
-        note_at(s, w, HELD, 1, boundary(c, s, w, step))
+        end = s.R[r, KV] + step
+        more = hold(c, w, end + 1) - hold(c, w, end)
+        note_at(s, w, HELD, more, boundary(c, s, w, step))
         step += c.block
-        n += 1
+        n += more
     s.V[w, SEEN] += n
     return n
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.simulation.blocks import ceil, held, room
+from scenarios.simulation.blocks import ceil, held, hold, room
 from scenarios.simulation.columns import (
     AB,
     ACD,
     ACP,
+    ATTENDED,
     DECODING,
     DN0,
     DN1,
@@ -25,6 +26,7 @@ from scenarios.simulation.columns import (
     ES,
     FIXED,
     GEN,
+    GROWING,
     H0,
     HC,
     JA,
@@ -37,26 +39,40 @@ from scenarios.simulation.columns import (
     KV,
     NEVER,
     NRUN,
+    PAIRS,
+    READ,
+    SB,
     ST,
     UP0,
     UP1,
     W0,
     WC,
+    WINDOW,
     WR,
 )  # fmt: skip
 from scenarios.simulation.jit import inner
 from scenarios.simulation.queues import put
 
 
-def _step_cost(c: Any, w: int, n: int, logits: int, pairs: int, read: int, decoding: int) -> int:
-    """One step of n tokens without copies; `decoding` are the positions that decoding tokens attend to."""
+def _step_cost(
+    c: Any, s: Any, w: int, n: int, logits: int, sequences: int, pairs: int, read: int, decoding: int
+) -> int:
+    """One step of n tokens without copies; `decoding` are the positions that decoding tokens attend to.
+
+    What is seen through windows stands in `seen`.
+    """
     time = c.cost[w, 0, FIXED] + c.cost[w, 0, EACH] * n
     if logits > 0:
         time += c.cost[w, 0, DN0] + c.cost[w, 0, DN1] * logits
     for stage in range(c.cost.shape[1]):
         k = c.cost[w, stage]
         time += max(k[WC] * n, k[W0] + k[WR] * n + k[ES] * min(k[EN], k[EK] * n))
-        time += max(k[ACP] * pairs + k[ACD] * decoding, k[AB] * (read + n + decoding))
+        time += k[SB] * sequences
+        if k[WINDOW] == 0:
+            time += max(k[ACP] * pairs + k[ACD] * decoding, k[AB] * (read + n + decoding))
+        else:
+            at = s.seen[k[WINDOW] - 1]
+            time += max(k[ACP] * at[PAIRS] + k[ACD] * at[ATTENDED], k[AB] * (at[READ] + n + at[ATTENDED]))
         if logits > 0:
             time += max(k[HC] * logits, k[H0])
     return int(time)
@@ -123,7 +139,7 @@ def _growth(c: Any, s: Any, w: int, k: int) -> int:
     for i in range(s.V[w, NRUN]):
         r = s.run[w, i]
         if s.R[r, ST] == DECODING:
-            more += max(0, ceil(s.R[r, KV] + k, c.block) - held(c, s, r))
+            more += max(0, hold(c, w, s.R[r, KV] + k) - held(c, s, r))
     return more
 
 
@@ -141,21 +157,28 @@ room_at = inner(_room_at)
 
 
 def _longest(c: Any, s: Any, w: int, decoding: int) -> int:
-    """Steps that can be made at once: until one request ends, blocks run out, or another term decides the time."""
+    """Steps that can be made at once: until one request ends or fills a window, blocks run out, or another term decides
+    the time.
+    """
     k, running = NEVER, s.V[w, NRUN]
     for i in range(running):
         r = s.run[w, i]
         k = min(k, c.out[r] - s.R[r, GEN])
+        for j in range(len(c.windows)):
+            if s.R[r, KV] + 1 < c.windows[j]:
+                k = min(k, c.windows[j] - s.R[r, KV])
     s.V[w, JINC] = 0
     for stage in range(c.cost.shape[1]):
-        compute, memory = c.cost[w, stage, ACD], c.cost[w, stage, AB]
-        rate = memory
+        compute, memory, window = c.cost[w, stage, ACD], c.cost[w, stage, AB], c.cost[w, stage, WINDOW]
+        rate, positions, growing = memory, decoding, running
+        if window > 0:
+            positions, growing = s.seen[window - 1, ATTENDED], s.seen[window - 1, GROWING]
         if compute > memory:
-            if compute * decoding >= memory * (decoding + running):
+            if compute * positions >= memory * (positions + running):
                 rate = compute
-            else:
-                k = min(k, ceil(memory * running - (compute - memory) * decoding, (compute - memory) * running))
-        s.V[w, JINC] += running * rate
+            elif growing > 0:
+                k = min(k, ceil(memory * running - (compute - memory) * positions, (compute - memory) * growing))
+        s.V[w, JINC] += growing * rate
     # Every scaled time stays far below 2^63.
     worst = s.V[w, JA] + s.V[w, JINC] * k
     k = max(1, min(k, NEVER // 2 // max(worst, 1)))

@@ -116,11 +116,13 @@ def _observed(document: Document, paint: Paint) -> list[str]:
 
 
 def _workers(document: Document, paint: Paint) -> list[str]:
-    table = Table("Workers", "phase", ">busy", ">steps", ">KV blocks", ">peak", ">preemptions")
+    bent = any("kv_bytes" in row for row in document["workers"])
+    unit = "bytes" if bent else "blocks"
+    table = Table("Workers", "phase", ">busy", ">steps", f">KV {unit}", ">peak", ">preemptions")
     for row in document["workers"][:MOST_ROWS]:
         table.add(
             safe(row["device"]), row["phase"], f"{100 * row['busy']:.2f} %", f"{row['steps']:,}",
-            f"{row['kv_blocks']:,}", f"{row['kv_blocks_peak']:,}", f"{row['preemptions']:,}",
+            f"{row[f'kv_{unit}']:,}", f"{row[f'kv_{unit}_peak']:,}", f"{row['preemptions']:,}",
         )  # fmt: skip
     more = len(document["workers"]) - MOST_ROWS
     return [*table.lines(paint), *([f"  ... and {more} more workers"] if more > 0 else [])]

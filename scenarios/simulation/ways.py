@@ -1,14 +1,14 @@
 """How caches get from any prefill to any decode worker: the planner's rows, as legs over numbered physical links.
 
-A row's bytes, copies and time grow evenly with the positions (or blocks) that are handed over; three sizes are asked of
-the planner, and a handoff that grows otherwise is not simulated. Pairs whose ends have equal links are asked once: a
-way passes its own two ends and nobody else's, so it is the same way with other ends.
+A row's bytes, copies and time grow with the positions (or blocks) that are handed over, evenly but for where a window
+is full; few sizes are asked of the planner, and a handoff that grows otherwise is not simulated. Pairs whose ends have
+equal links are asked once: a way passes its own two ends and nobody else's, so it is the same way with other ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -20,6 +20,7 @@ from planner.predict import Prediction
 from planner.roofline import Rates, chosen
 from planner.rows import Leg
 from planner.times import leg_time
+from scenarios.simulation.curves import Curve, Knots, through, whole
 
 PS = 10**12
 Resource = tuple[str, str, str, str]
@@ -27,22 +28,20 @@ Resource = tuple[str, str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """What one copy of a leg moves from rank to rank: bytes and copies a unit of transfer."""
+    """What one copy of a leg moves from rank to rank: bytes and copies over units of transfer."""
 
     src: str
     dst: str
     kind: str
-    bytes_each: int
-    copies_fixed: int
-    copies_each: int
+    bytes: Curve[int]
+    copies: Curve[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayLeg:
-    """One leg of a way. `fixed` ps and `each` ps a unit of transfer; the links it passes; what its ranks move."""
+    """One leg of a way. `time` in ps over units of transfer; the links it passes; what its ranks move."""
 
-    fixed: Fraction
-    each: Fraction
+    time: Curve[Fraction]
     parts: tuple[Part, ...]
     links: tuple[Link, ...]
 
@@ -68,11 +67,15 @@ class Ways:
         self.ways.append(legs)
 
 
+EVEN = Knots()
+"""Nothing that is handed over has a window."""
 Ask = Callable[[str, str, int], Prediction]
 """(prefill, decode, units of transfer) -> the prediction of handing so much over."""
 
 
-def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: Ask, rates: Rates) -> Ways:
+def all_ways(
+    fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: Ask, rates: Rates, knots: Knots = EVEN
+) -> Ways:
     """The way of each pair. Raises InconclusiveError in words: unpriced, unknown, or not even."""
     out_of, into = _ends(fleet)
     devices, hosts = (frozenset(one.id for one in many) for many in (fleet.devices, fleet.hosts))
@@ -98,7 +101,7 @@ def all_ways(fleet: Fleet, prefill: Sequence[str], decode: Sequence[str], ask: A
             between = tuple((i, ranks[dst], told) for i, dst, told in straight if dst in ranks) if straight else ()
             direct, full = ((sources[p][i], target[i], between) for i in (0, 1))
             if direct not in known and full not in known:
-                legs = _legs(p, d, ask, rates)
+                legs = _legs(p, d, ask, rates, knots)
                 over_hosts = any(part.src in hosts or part.dst in hosts for leg in legs for part in leg.parts)
                 known[full if over_hosts else direct] = (p, d, legs)
             old_p, old_d, legs = known[direct] if direct in known else known[full]
@@ -164,7 +167,7 @@ class _Moving:
         names = {old: new for ends in (p, d) for old, new in zip(*(end.split(",") for end in ends), strict=True)}
         return tuple(
             WayLeg(
-                fixed=leg.fixed, each=leg.each, parts=tuple([_with_names(part, names) for part in leg.parts]),
+                time=leg.time, parts=tuple([_with_names(part, names) for part in leg.parts]),
                 links=tuple([self._link(link, names) for link in leg.links]),
             )
             for leg in legs
@@ -190,24 +193,28 @@ class _Moving:
 def _with_names(part: Part, names: dict[str, str]) -> Part:
     return Part(
         src=names.get(part.src, part.src), dst=names.get(part.dst, part.dst), kind=part.kind,
-        bytes_each=part.bytes_each, copies_fixed=part.copies_fixed, copies_each=part.copies_each,
+        bytes=part.bytes, copies=part.copies,
     )  # fmt: skip
 
 
-def _legs(p: str, d: str, ask: Ask, rates: Rates) -> tuple[WayLeg, ...]:
+def _legs(p: str, d: str, ask: Ask, rates: Rates, knots: Knots = EVEN) -> tuple[WayLeg, ...]:
     """The legs between two workers, rows one after another; rows that follow each other over one leg are one leg.
 
     Rows between unlike ranks run beside each other, and follow each other where they pass a link in common. Chains of
     rows that take equally long are one chain, a leg of which is the copies of all its ranks; where they do not, all
     rows follow each other, as `planner.queueing` has it.
     """
-    sizes = [_by_ranks(ask(p, d, units)) for units in (1, 2, 3)]
+    sizes = {units: _by_ranks(ask(p, d, units)) for units in knots.asked}
+    first = sizes[1]
+    if any([(ends, len(legs)) for ends, legs in size.items()] != [(ends, len(legs)) for ends, legs in first.items()]
+           for size in sizes.values()):  # fmt: skip
+        raise _uneven(p, d)
     of_ranks = [
-        tuple(_leg(p, d, legs, rates) for legs in zip(*(size[ends] for size in sizes), strict=True))
-        for ends in sizes[0]
+        tuple(_leg(p, d, {n: size[ends][i] for n, size in sizes.items()}, rates, knots) for i in range(len(legs)))
+        for ends, legs in first.items()
     ]  # fmt: skip
     chains = _chains(of_ranks)
-    if len({tuple((leg.fixed, leg.each) for leg in chain) for chain in chains}) == 1:
+    if len({tuple(leg.time for leg in chain) for chain in chains}) == 1:
         return tuple(_together(legs) for legs in zip(*chains, strict=True))
     return tuple(leg for legs in of_ranks for leg in legs)
 
@@ -224,27 +231,33 @@ def _chains(of_ranks: Sequence[tuple[WayLeg, ...]]) -> list[list[WayLeg]]:
     return [chain[0] for chain in chains]
 
 
-def _leg(p: str, d: str, legs: Sequence[Leg], rates: Rates) -> WayLeg:
-    """A leg from what it is for one, two and three units."""
-    one, two, three = legs
-    times = [leg_time(leg, rates) for leg in legs]
-    if any(time.seconds is None for time in times):
-        words = dict.fromkeys(words for time in times for words in time.unpriced)
-        raise InconclusiveError(f"the handoff from {p} to {d} has no time: {'; '.join(words)}")
-    first, second, third = (time.seconds * PS for time in times if time.seconds is not None)
-    even = third - second == second - first and three.bytes - two.bytes == two.bytes - one.bytes == one.bytes
-    each = two.copies - one.copies
-    if not even or three.copies - two.copies != each:
-        raise InconclusiveError(f"the handoff from {p} to {d} does not grow evenly with the positions: not simulated")
-    part = Part(
-        src=one.src, dst=one.dst, kind=one.kind, bytes_each=one.bytes, copies_fixed=one.copies - each, copies_each=each
+def _uneven(p: str, d: str) -> InconclusiveError:
+    return InconclusiveError(
+        f"the handoff from {p} to {d} does not grow evenly with the positions (and windows): not simulated"
     )
-    return WayLeg(fixed=first - (second - first), each=second - first, parts=(part,), links=one.through)
+
+
+def _leg(p: str, d: str, legs: Mapping[int, Leg], rates: Rates, knots: Knots) -> WayLeg:
+    """A leg from what it is for few sizes, by units."""
+    times = {units: leg_time(leg, rates) for units, leg in legs.items()}
+    if any(time.seconds is None for time in times.values()):
+        words = dict.fromkeys(words for time in times.values() for words in time.unpriced)
+        raise InconclusiveError(f"the handoff from {p} to {d} has no time: {'; '.join(words)}")
+    one = legs[1]
+    ends = (one.src, one.dst, one.through)
+    time = through({n: told.seconds * PS for n, told in times.items() if told.seconds is not None}, knots)
+    nbytes = whole(through({n: Fraction(leg.bytes) for n, leg in legs.items()}, knots))
+    copies = whole(through({n: Fraction(leg.copies) for n, leg in legs.items()}, knots))
+    alike = all((leg.src, leg.dst, leg.through) == ends for leg in legs.values())
+    if time is None or nbytes is None or copies is None or not alike:
+        raise _uneven(p, d)
+    part = Part(src=one.src, dst=one.dst, kind=one.kind, bytes=nbytes, copies=copies)
+    return WayLeg(time=time, parts=(part,), links=one.through)
 
 
 def _together(legs: Sequence[WayLeg]) -> WayLeg:
     return WayLeg(
-        fixed=legs[0].fixed, each=legs[0].each, parts=tuple(part for leg in legs for part in leg.parts),
+        time=legs[0].time, parts=tuple(part for leg in legs for part in leg.parts),
         links=tuple(link for leg in legs for link in leg.links),
     )  # fmt: skip
 
@@ -275,10 +288,11 @@ def ratios(leg: WayLeg, rates: Rates) -> list[int]:
     return [-(-slowest * 1024 // value) for value in values]
 
 
-def leg_units(leg: WayLeg, most_units: int) -> tuple[int, int, int]:
-    """(units of a ps, fixed, each) of a leg's time, exact where 64 bits allow it. InconclusiveError: never so."""
-    common = math.lcm(leg.fixed.denominator, leg.each.denominator)
-    longest = leg.fixed + leg.each * most_units
+def leg_units(leg: WayLeg, most_units: int) -> tuple[int, Curve[int]]:
+    """(units of a ps, the leg's time in them), exact where 64 bits allow it. InconclusiveError: never so."""
+    time = leg.time
+    common = math.lcm(time.fixed.denominator, time.each.denominator, *(value.denominator for _, value in time.bends))
+    longest = time.at(most_units)
     most = int(2**61 // (longest + 1))
     if most == 0:
         words = (
@@ -286,4 +300,5 @@ def leg_units(leg: WayLeg, most_units: int) -> tuple[int, int, int]:
         )
         raise InconclusiveError(f"{words} days at the stated rates: not simulated")
     q = common if common <= most else 1 << (min(most, 2**20).bit_length() - 1)
-    return q, round(leg.fixed * q), round(leg.each * q)
+    bends = tuple((knot, round(value * q)) for knot, value in time.bends)
+    return q, Curve(fixed=round(time.fixed * q), each=round(time.each * q), bends=bends)

@@ -22,7 +22,7 @@ def offsets(groups: list[list[int]]) -> tuple[Any, Any]:
 PLAIN_COST = {"FIXED": 5, "WC": 2, "W0": 7, "WR": 1, "HC": 1, "H0": 2, "ACP": 1, "ACD": 1, "AB": 2, "UP0": 1, "UP1": 1}
 
 
-LATER_STAGE = ("WC", "W0", "WR", "HC", "H0", "ACP", "ACD", "AB", "ES", "EN", "EK")
+LATER_STAGE = ("SB", "WC", "W0", "WR", "HC", "H0", "ACP", "ACD", "AB", "ES", "EN", "EK")
 """What stages after the first one have of their own."""
 
 
@@ -37,12 +37,17 @@ def costs(n_workers: int, **given: int) -> Any:
 def config(
     requests: list[tuple[int, int, int]], n_prefill: int = 1, n_decode: int = 1, *, cost: Any = None, q: Any = 1,
     blocks: Any = 1000, max_seqs: Any = 8, budget: Any = 16, block: int = 4, legs: Any = None, hashes: Any = None,
-    outages: Any = (), domains: Any = None, **given: Any,
+    outages: Any = (), domains: Any = None, windows: Any = None, **given: Any,
 ) -> col.Config:  # fmt: skip
-    """`requests` are (arrival, prompt, out); `legs` of every pair [(fixed, each, q, links, ratios)]."""
+    """`requests` are (arrival, prompt, out); `legs` of every pair [(fixed, each, q, links, ratios)].
+
+    `windows`: the columns that windows and states give values to.
+    """
     requests = sorted(requests, key=lambda one: one[0])
     both = n_decode == 0
     workers = n_prefill + n_decode
+    kept = {"windows": [], "hold_windows": [], "hold_fixed": [0] * workers, "hold_each": [[0]] * workers,
+            "knots": [], "leg_bends": None, "bent": 0} | (windows or {})  # fmt: skip
     legs = [(10, 3, 2, [0], [1024])] if legs is None else legs
     pair = np.full((workers, workers), -1, np.int64)
     pair[:n_prefill, n_prefill:] = 0
@@ -68,11 +73,34 @@ def config(
         prefill_pool=ints(range(n_prefill)), decode_pool=ints(range(n_prefill, workers)),
         pair=pair, way_at=ints([0, len(legs)]), leg_q=ints([leg[2] for leg in legs]),
         leg_fixed=ints([leg[0] for leg in legs]), leg_each=ints([leg[1] for leg in legs]), link_at=link_at,
+        leg_bends=np.array(kept.pop("leg_bends") or [[] for _ in legs], np.int64), bent=kept.pop("bent"),
+        **{name: ints(values) for name, values in kept.items()},
         leg_links=links, leg_ratio=ints([r for leg in legs for r in leg[4]]),
         outage_time=ints([o[0] for o in outages]), outage_up=ints([o[1] for o in outages]),
         outage_worker=ints([o[2] for o in outages]), n_links=1 + max((v for leg in legs for v in leg[3]), default=0),
         block=block, **known,
     )  # fmt: skip
+
+
+@st.composite
+def windowed(draw: st.DrawFn, workers: int, cost: Any) -> tuple[dict[str, Any], Any]:
+    """(what windows and states give values to, costs with attention through windows and states)."""
+    lengths = st.lists(st.integers(1, 24), max_size=2, unique=True).map(sorted)
+    seen, kept, knots = draw(lengths), draw(lengths), draw(lengths)
+    each = st.lists(st.integers(0, 4), min_size=len(kept) + 1, max_size=len(kept) + 1)
+    rows = [cost]
+    for number in [*range(len(seen)), *draw(st.lists(st.integers(0, len(seen)), max_size=1))]:
+        row = np.zeros((workers, 1, col.COST_COLUMNS), np.int64)
+        for name in ("ACP", "ACD", "AB"):
+            row[:, 0, getattr(col, name)] = draw(st.lists(st.integers(0, 6), min_size=workers, max_size=workers))
+        row[:, 0, col.WINDOW] = draw(st.sampled_from([0, number + 1])) if number < len(seen) else 0
+        rows.append(row)
+    table = np.concatenate(rows, axis=1)
+    table[:, 0, col.SB] = draw(st.integers(0, 5))
+    table[:, 0, col.WINDOW] = draw(st.integers(0, len(seen)))
+    held = {"hold_fixed": draw(st.lists(st.integers(0, 9), min_size=workers, max_size=workers)),
+            "hold_each": draw(st.lists(each, min_size=workers, max_size=workers))}  # fmt: skip
+    return {"windows": seen, "hold_windows": kept, "knots": knots, "bent": 1, **held}, table
 
 
 @st.composite
@@ -97,7 +125,8 @@ def configs(draw: st.DrawFn) -> col.Config:
         for name in LATER_STAGE:
             later[:, 0, getattr(col, name)] = draw(st.lists(st.integers(0, 6), min_size=workers, max_size=workers))
         cost = np.concatenate([cost, later], axis=1)
-    split, reuse = pools[1] > 0, draw(st.booleans())
+    windows, cost = draw(windowed(workers, cost)) if draw(st.booleans()) else (None, cost)
+    split, reuse = pools[1] > 0, windows is None and draw(st.booleans())
     share = draw(st.sampled_from([col.QUEUE, col.FAIR]))
     legs = draw(st.lists(
         st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(1, 3),
@@ -108,6 +137,9 @@ def configs(draw: st.DrawFn) -> col.Config:
         (*leg, draw(st.lists(st.sampled_from([1024, 512, 300]), min_size=len(leg[3]), max_size=len(leg[3]))))
         for leg in legs
     ]
+    if windows is not None:
+        each = st.lists(st.integers(0, 5), min_size=len(windows["knots"]), max_size=len(windows["knots"]))
+        windows["leg_bends"] = draw(st.lists(each, min_size=len(legs), max_size=len(legs)))
     layers = draw(st.sampled_from([0, 3])) if split and share == col.QUEUE and len(legs) == 1 else 0
     downs = draw(
         st.lists(
@@ -123,7 +155,8 @@ def configs(draw: st.DrawFn) -> col.Config:
     ]
     return config(
         requests, *pools, cost=cost, q=draw(st.lists(st.integers(1, 3), min_size=workers, max_size=workers)),
-        blocks=draw(st.lists(st.integers(3, 14), min_size=workers, max_size=workers)),
+        blocks=draw(st.lists(st.integers(3, 14 if windows is None else 200), min_size=workers, max_size=workers)),
+        windows=windows,
         max_seqs=draw(st.lists(st.integers(1, 4), min_size=workers, max_size=workers)),
         budget=draw(st.lists(st.integers(2, 12), min_size=workers, max_size=workers)),
         block=draw(st.sampled_from([2, 4])), legs=legs, outages=outages, hash_tokens=4 if reuse else 0,

@@ -32,7 +32,7 @@ class Oracle(Blocks):
         able = [
             w
             for w in pool
-            if w.up and self.ceil(r.prompt if w.role == 1 else r.prompt + r.out - 1) <= self.c.blocks[w.id]
+            if w.up and self.size(w, r.prompt if w.role == 1 else r.prompt + r.out - 1) <= self.c.blocks[w.id]
         ]
         if not able:
             return None
@@ -98,11 +98,11 @@ class Oracle(Blocks):
         while w.new and not w.returning and w.up:
             r = w.new[0]
             full = self.c.pull and len(w.run) + w.inflight + len(w.arrived) >= self.c.max_seqs[w.id]
-            if full or self.room(w) < self.ceil(r.prompt):
+            if full or self.room(w) < self.size(w, r.prompt):
                 return
             w.new.pop(0)
-            self.use(w, self.ceil(r.prompt))
-            r.far_blocks = self.ceil(r.prompt)
+            self.use(w, self.size(w, r.prompt))
+            r.far_blocks = self.size(w, r.prompt)
             w.inflight += 1
             if r.early:
                 r.early = "moving"
@@ -121,7 +121,9 @@ class Oracle(Blocks):
 
     def alone(self, r: Req, leg: int) -> int:
         n = self.ceil(r.prompt) if self.c.by_blocks else r.prompt
-        return -(-(int(self.c.leg_fixed[leg]) + int(self.c.leg_each[leg]) * n) // int(self.c.leg_q[leg]))
+        bends = list(zip(self.c.leg_bends[leg].tolist(), self.c.knots.tolist(), strict=True))
+        moving = sum(int(self.c.leg_each[leg]) + sum(each for each, knot in bends if i < knot) for i in range(n))
+        return -(-(int(self.c.leg_fixed[leg]) + moving) // int(self.c.leg_q[leg]))
 
     def move(self, r: Req) -> None:
         r.token += 1
@@ -202,14 +204,17 @@ class Oracle(Blocks):
     def grow(self, w: Worker) -> int:
         ousted = 0
         for r in list(w.run):
-            if r not in w.run or r.state != "decoding" or self.ceil(r.kv + 1) <= r.far_blocks + r.pins * self.shared():
+            if r not in w.run or r.state != "decoding":
                 continue
-            while r in w.run and self.room(w) < 1:
+            more = self.size(w, r.kv + 1) - r.far_blocks - r.pins * self.shared()
+            if more <= 0:
+                continue
+            while r in w.run and self.room(w) < more:
                 self.oust(w)
                 ousted += 1
             if r in w.run:
-                self.use(w, 1)
-                r.far_blocks += 1
+                self.use(w, more)
+                r.far_blocks += more
         return ousted
 
     def admit(self, w: Worker, queue: list[Req]) -> None:
@@ -217,7 +222,7 @@ class Oracle(Blocks):
         while queue and len(w.run) < self.c.max_seqs[w.id] and left > 0:
             r = queue[0]
             target, found = r.prompt + r.gen, self.matched(w, r)
-            need = self.ceil(target) - found * (self.each() if found else 0)
+            need = self.size(w, target) - found * (self.each() if found else 0)
             idle = sum(w.users[h] == 0 for h in r.hashes[:found])
             if self.room(w) - (idle * self.each() if idle else 0) < need:
                 return
@@ -256,21 +261,22 @@ class Oracle(Blocks):
     def step(self, w: Worker, exact: Fraction) -> None:
         decoding = [r for r in w.run if r.state == "decoding"]
         left = int(self.c.budget[w.id]) - len(decoding)
-        pairs = read = tokens = 0
+        tokens = sequences = 0
         logits, ids = len(decoding), sum(r.chunk for r in decoding)
         for r in w.run:
             if r.state != "decoding":
                 r.chunk = max(0, min(r.target - r.done, left))
                 left -= r.chunk
-                pairs += sum(r.done + i + 1 for i in range(r.chunk))
-                read += r.done + r.chunk if r.chunk else 0
+                sequences += r.chunk > 0
                 tokens += r.chunk
                 logits += r.done + r.chunk == r.target
-        n, seen = tokens + len(decoding), sum(r.kv + 1 for r in decoding)
+        n = tokens + len(decoding)
         took = 0
         for stage in self.c.cost[w.id].tolist():
-            f, wc, w0, wr, hc, h0, acp, acd, ab, up0, up1, dn0, dn1, each, es, en, ek = stage
+            f, wc, w0, wr, hc, h0, acp, acd, ab, up0, up1, dn0, dn1, each, es, en, ek, sb, window = stage
+            pairs, read, seen = self.attention(w, int(self.c.windows[window - 1]) if window else 10**9)
             took += f + each * n + max(wc * n, w0 + wr * n + es * min(en, ek * n))
+            took += sb * (sequences + len(decoding))
             took += max(acp * pairs + acd * seen, ab * (read + n + seen))
             took += max(hc * logits, h0) + dn0 + dn1 * logits if logits else 0
             took += up0 + up1 * (tokens + ids) if tokens + ids else 0
@@ -285,6 +291,21 @@ class Oracle(Blocks):
                     layers = int(self.c.layers)
                     r.times |= {"pend": end, "layer": self.now + -(-(end - self.now) // layers)}
                     self.seek_decode(r)
+
+    def attention(self, w: Worker, window: int) -> tuple[int, int, int]:
+        """(pairs and cached positions of chunks, positions of decoding tokens) through a window, one by one."""
+        pairs = read = seen = 0
+        for r in w.run:
+            if r.state == "decoding":
+                seen += len(range(max(0, r.kv + 1 - window), r.kv + 1))
+                continue
+            looked: set[int] = set()
+            for token in range(r.done, r.done + r.chunk):
+                near = range(max(0, token + 1 - window), token + 1)
+                pairs += len(near)
+                looked |= set(near)
+            read += len(looked)
+        return pairs, read, seen
 
     def ended(self, w: Worker, token: int) -> None:
         if token != w.token:

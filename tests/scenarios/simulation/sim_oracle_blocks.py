@@ -134,15 +134,26 @@ class Blocks:
     def ceil(self, tokens: int) -> int:
         return -(-tokens // int(self.c.block))
 
+    def size(self, w: Worker, tokens: int) -> int:
+        """Blocks of a cache; with windows or states bytes, position by position of its whole blocks."""
+        blocks = self.ceil(tokens)
+        if not self.c.bent:
+            return blocks
+        growing, *windowed = self.c.hold_each[w.id].tolist()
+        total = int(self.c.hold_fixed[w.id])
+        for position in range(blocks * int(self.c.block)):
+            total += growing
+            total += sum(n for n, most in zip(windowed, self.c.hold_windows, strict=True) if position < most)
+        return total
+
     def never(self, r: Req) -> bool:
-        whole, first = self.ceil(r.prompt + r.out - 1), self.ceil(r.prompt)
-        most = {
-            role: max((int(self.c.blocks[w.id]) for w in self.workers if w.role == role), default=0)
-            for role in (1, 2, 3)
-        }
-        if most[3]:
-            return whole > most[3]
-        return first > most[1] or (r.out > 1 and whole > most[2])
+        def holds(role: int, tokens: int) -> bool:
+            return any(w.role == role and self.size(w, tokens) <= self.c.blocks[w.id] for w in self.workers)
+
+        whole = r.prompt + r.out - 1
+        if any(w.role == 3 for w in self.workers):
+            return not holds(3, whole)
+        return not holds(1, r.prompt) or (r.out > 1 and not holds(2, whole))
 
     def shared(self) -> int:
         return self.each() if self.c.hash_tokens else 0

@@ -12,6 +12,7 @@ import pytest
 from fleet.errors import InconclusiveError
 from scenarios.simulation import columns as col
 from scenarios.simulation.costs import step_costs
+from scenarios.simulation.curves import Curve
 from scenarios.simulation.engine import Outcome, simulate
 from scenarios.simulation.ways import Part, WayLeg, leg_units
 from tests.scenarios.simulation.sim_cases import config, costs, ints
@@ -182,10 +183,10 @@ def test_what_takes_longer_than_a_run_may_last_is_left_and_no_time_wraps_around(
 
 
 def test_a_leg_or_a_step_that_takes_weeks_is_told_in_words() -> None:
-    part = Part(src="gpu:0", dst="gpu:1", kind="p2p", bytes_each=1, copies_fixed=1, copies_each=0)
+    part = Part(src="gpu:0", dst="gpu:1", kind="p2p", bytes=Curve(fixed=0, each=1), copies=Curve(fixed=1, each=0))
     with pytest.raises(InconclusiveError, match="from gpu:0 to gpu:1 would take 115 days"):
-        leg_units(WayLeg(fixed=Fraction(0), each=Fraction(10**15), parts=(part,), links=()), 10_000)
-    names = ("FIXED", "EACH", "WC", "W0", "WR", "HC", "H0", "ACP", "ACD", "AB", "UP0", "UP1", "DN0", "DN1")
+        leg_units(WayLeg(time=Curve(fixed=Fraction(0), each=Fraction(10**15)), parts=(part,), links=()), 10_000)
+    names = ("FIXED", "EACH", "SB", "WC", "W0", "WR", "HC", "H0", "ACP", "ACD", "AB", "UP0", "UP1", "DN0", "DN1")
     slow = dict.fromkeys(names, Fraction(10**17))
     with pytest.raises(InconclusiveError, match="the longest step would take"):
         step_costs([slow], {}, dict.fromkeys(("tokens", "logits", "pairs", "positions"), 100), {})

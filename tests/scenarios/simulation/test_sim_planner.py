@@ -16,10 +16,11 @@ from planner.placement_time import placement_time
 from planner.predict import predict
 from planner.request import Request, resolve
 from scenarios.simulation import columns as col
+from scenarios.simulation.arrays import config_of
 from scenarios.simulation.engine import simulate
 from scenarios.simulation.moved import edges, handoffs
 from scenarios.simulation.over_time import edges_over_time
-from scenarios.simulation.plant import Plant, build, config_of, handoff_request
+from scenarios.simulation.plant import Plant, build, handoff_request
 from scenarios.simulation.results import summary
 from scenarios.simulation.spec import Outage, Pool, Spec
 from scenarios.simulation.traffic import Arrivals, Lengths, Traffic, draw, without_hashes
