@@ -139,10 +139,13 @@ def shared_units(units: int, sources: int, receivers: int) -> dict[tuple[int, in
         held = range(
             receiver * units // receivers, max((receiver + 1) * units // receivers, receiver * units // receivers + 1)
         )
-        for unit in held:
+        if sources > units:
             turn = receiver % copies_in * copies_out // copies_in
-            source = unit * copies_out + turn if sources > units else unit // (units // sources)
-            taken[source, receiver] = taken.get((source, receiver), 0) + 1
+            taken |= {(unit * copies_out + turn, receiver): 1 for unit in held}
+            continue
+        size = units // sources  # a source has so many in a row
+        for source in range(held.start // size, (held.stop - 1) // size + 1):
+            taken[source, receiver] = min(held.stop, (source + 1) * size) - max(held.start, source * size)
     return taken
 
 
