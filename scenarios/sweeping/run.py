@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.errors import DescriptionError, Fault
+from fleet.errors import BackendError, DescriptionError, Fault
 from fleet.yaml_source import printable
 from scenarios.sweeping import engines
 from scenarios.sweeping.cases import Case, Files, program, read_cases, words_of
@@ -18,6 +18,8 @@ from scenarios.sweeping.merge import told
 from scenarios.sweeping.result import result_document
 from scenarios.sweeping.spec import Json, Sweep
 
+MOST_BROKEN = 5
+"""Cases that are named in one message."""
 Note = Callable[[str], None]
 Tick = Callable[[int, int], None]
 """(answered of those to answer, those to answer)."""
@@ -52,7 +54,7 @@ def run_sweep(sweep: Sweep, how: How, note: Note, tick: Tick) -> Json:
     """Answers every case and gives the result document.
 
     Raises DescriptionError (a case or the journal is wrong), InconclusiveError (the engine is not there), BackendError
-    (cases that break their worker). What was answered until then is in the journal.
+    (cases that break, or break their worker). What was answered until then is in the journal.
     """
     cases, files = read_cases(sweep)
     journal = _journal(cases, how, note)
@@ -63,16 +65,20 @@ def run_sweep(sweep: Sweep, how: How, note: Note, tick: Tick) -> Json:
         if answers:
             note(f"{len(answers):,} cases are in the journal; {len(todo):,} to run")
         wrong: list[Fault] = []
+        broken: list[tuple[Case, Json]] = []
         tick(0, len(todo))
         for count, (key, found) in enumerate(_answered(sweep, todo, files, how), 1):
+            case = next(case for case in todo if case.key == key)
             if "faults" in found:
-                case = next(case for case in todo if case.key == key)
                 wrong += told(sweep, case.choice, tuple(Fault(**fault) for fault in found["faults"]))
+            elif "broke" in found:
+                broken.append((case, found))
             else:
                 answers[key] = found
                 if journal is not None:
                     journal.add(key, found)
             tick(count, len(todo))
+        _raise_broken(broken)
         if journal is not None and not wrong:
             journal.end()
     except KeyboardInterrupt:
@@ -85,6 +91,21 @@ def run_sweep(sweep: Sweep, how: How, note: Note, tick: Tick) -> Json:
     if wrong:
         raise DescriptionError(dict.fromkeys(wrong))
     return result_document(sweep, cases, answers)
+
+
+def _raise_broken(broken: list[tuple[Case, Json]]) -> None:
+    """Raises BackendError with the first cases in which something broke, in their order; --debug shows where."""
+    if not broken:
+        return
+    broken.sort(key=lambda one: one[0].index)
+    named = [f"{words_of(case.index + 1, case.choice)}: {found['broke']}" for case, found in broken[:MOST_BROKEN]]
+    more = f"; and {len(broken) - MOST_BROKEN:,} more" if len(broken) > MOST_BROKEN else ""
+    error = BackendError(
+        f"{len(broken):,} of the cases broke inside: {'; '.join(named)}{more}; the others are answered, and in the"
+        " journal where one is kept; run again with --debug for details"
+    )
+    error.add_note(broken[0][1]["traceback"])
+    raise error
 
 
 def _journal(cases: Sequence[Case], how: How, note: Note) -> Journal | None:

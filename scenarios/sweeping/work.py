@@ -7,6 +7,7 @@ import os
 import pickle
 import tempfile
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,20 +25,29 @@ _plants: dict[bytes, Any] = {}
 
 
 def answer(body: bytes, trace: bytes | None) -> bytes:
-    """A case's answer as canonical JSON: verdict, reasons, figures; or `faults` where the input is wrong after all.
+    """A case's answer as canonical JSON: verdict, reasons, figures; `faults` where the input is wrong after all; or
+    `broke` and its `traceback` where something broke inside.
 
     `body` is a pickle of (question, what `cases` prepared), made by the process that asks.
     """
+    try:
+        return canonical({"answer": _found(body, trace), "program": program()})
+    except Exception as error:  # noqa: BLE001 - told with the name of its case, and the other cases go on
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        found = {"broke": words[:300], "traceback": "".join(traceback.format_exception(error))}
+        return canonical({"answer": found, "program": program()})
+
+
+def _found(body: bytes, trace: bytes | None) -> Json:
     question, asked = pickle.loads(body)
     try:
-        found = _admitted(asked) if question == "admit" else _simulated(asked, trace)
+        return _admitted(asked) if question == "admit" else _simulated(asked, trace)
     except DescriptionError as error:
         fields = ("source", "field", "message", "line", "column")
-        found = {"faults": [{name: getattr(fault, name) for name in fields} for fault in error.faults]}
+        return {"faults": [{name: getattr(fault, name) for name in fields} for fault in error.faults]}
     except InconclusiveError as error:
         reason = {"code": "FIGURE_UNKNOWN", "severity": "unknown", "message": str(error)}
-        found = {"verdict": "unverified", "reasons": [reason], "figures": None, "lower_bounds": []}
-    return canonical({"answer": found, "program": program()})
+        return {"verdict": "unverified", "reasons": [reason], "figures": None, "lower_bounds": []}
 
 
 def _admitted(prepared: Any) -> Json:

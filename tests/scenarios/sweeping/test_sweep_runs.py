@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import BackendError, DescriptionError
-from scenarios.sweeping import engines, journal, work
+from scenarios.sweeping import engines, journal, run, work
 from scenarios.sweeping.cases import read_cases
 from scenarios.sweeping.journal import open_journal, read_answers
 from scenarios.sweeping.read_sweep import load_sweep
@@ -263,6 +264,36 @@ def test_a_case_that_always_kills_its_worker_is_named_and_the_others_are_answere
         found.extend(key for key, _ in answers)
     assert sorted(found) == ["0", "1"]
     assert 2 <= len((folder / "always.seen").read_text()) <= 8
+
+
+class Broken:
+    """A body that cannot be read: something breaks inside, and the worker lives on."""
+
+    def __reduce__(self) -> Any:
+        return eval, ("{}['lost']",)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_case_that_breaks_inside_is_named_with_its_parameters_and_the_others_are_kept(
+    jobs: str, ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases, files = read_cases(load_sweep("sweep.yaml"))
+    broken = [*cases[:3], replace(cases[3], body=Broken()), *cases[4:]]
+    monkeypatch.setattr(run, "read_cases", lambda _sweep: (broken, files))
+    found = ask("sweep", "sweep.yaml", "--jobs", jobs, "--result-out", "r.json")
+    assert (found.code, found.out) == (4, "")
+    assert (
+        "1 of the cases broke inside: case 4 (fleet: two-gpu-tight, kv_extent: allocated): KeyError: 'lost'"
+        in found.err
+    )
+    assert "Traceback" not in found.err
+    assert not (folder / "r.json").exists()
+    assert len(read_answers("sweep.journal.jsonl")) == len(cases) - 1
+    with pytest.raises(BackendError) as caught:
+        run.run_sweep(load_sweep("sweep.yaml"), run.How(jobs=int(jobs)), lambda _words: None, lambda _n, _of: None)
+    assert "in _found" in caught.value.__notes__[0], "what --debug shows is where it broke, in whatever process"
+    monkeypatch.undo()
+    assert ask("sweep", "sweep.yaml", "--jobs", jobs, "--resume", "--result-out", "r.json").code == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for a process of others")
