@@ -166,6 +166,9 @@ def load_tokenizer(path: str | None, vocab_size: int, source: str = "the model")
 
 def _parse(data: bytes, vocab_size: int, told: str, source: str) -> Tokenizer:
     longest = struct.unpack_from("<i", data)[0] if len(data) >= 4 else 0
+    if data[:64].lstrip()[:1] == b"{":
+        words = f"is JSON (a tokenizer.json?); {source} is a llama2.c model: give llama2.c's tokenizer .bin"
+        raise DescriptionError.at(told, "", words)
     if not 1 <= longest <= _MAX_PIECE_BYTES:
         raise DescriptionError.at(
             told,

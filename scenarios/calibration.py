@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from fleet.errors import InconclusiveError
-from fleet.load import load_fleet
+from fleet.machine import Fleet
 from fleet.overlay import lay_over
 from fleet.readers import MeasuredCard, Observation
 
@@ -87,7 +87,7 @@ def _stated(worst: float) -> Fraction | None:
     return Fraction(millionths, 10**6) if millionths <= 10**6 else None
 
 
-def overlay(calibration: Document, fleet: str) -> tuple[str, tuple[str, ...]]:
+def overlay(calibration: Document, fleet: Fleet) -> tuple[str, tuple[str, ...]]:
     """(the fleet file with what was measured as observed figures, what is to be said of it).
 
     DescriptionError when another card was measured than the fleet has, or nothing fits.
@@ -106,5 +106,5 @@ def overlay(calibration: Document, fleet: str) -> tuple[str, tuple[str, ...]]:
         )
         seen.append(Observation(quantity="latency", value=round(edge["single"]["alpha_s"] * 1e12), note=note, **ends))
     cards = [MeasuredCard(id=c["id"], name=c["name"], pci=c["pci"]) for c in calibration["cards"]]
-    laid, told = lay_over(load_fleet(fleet), seen, cards=cards, source=TOOL)
+    laid, told = lay_over(fleet, seen, cards=cards, source=TOOL)
     return fleet_yaml(laid), told

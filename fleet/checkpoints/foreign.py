@@ -30,7 +30,7 @@ def refusal(head: bytes, size: int) -> str | None:
         return f"is a Python pickle (an old PyTorch checkpoint?): not read, for it may run code; {_ASK}"
     if _is_text(head):
         return f"is text, but no JSON object: not a model; {_ASK}"
-    if _is_tokenizer(head, size):
+    if is_tokenizer(head, size):
         return f"looks like a llama2.c tokenizer, not a checkpoint; give it with --tokenizer, and here {_ASK}"
     return None
 
@@ -46,7 +46,7 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
-def _is_tokenizer(head: bytes, size: int) -> bool:
+def is_tokenizer(head: bytes, size: int) -> bool:
     """A longest piece, then a float score of 0 and a first piece of plausible length that is printable."""
     if len(head) < 13 or size < 13:
         return False

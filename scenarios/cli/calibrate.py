@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         output: FormatOption = Format.text,
     ) -> int:
         """Time copies on this machine: alpha and beta of each edge. 0 measured, 2 wrong use, 3 cannot measure."""
+        from fleet.load import load_fleet
         from scenarios.calibration import calibrate as measure
         from scenarios.calibration import overlay
         from scenarios.documents import check_writable, write_text
@@ -36,9 +37,10 @@ def register(app: typer.Typer) -> None:
             wrong_use("--onto FLEET and --overlay-out FILE go together")
         if overlay_out is not None:
             check_writable(overlay_out)
+        fleet = None if onto is None else load_fleet(onto)  # a wrong file is told before time is spent on measuring
         measured = measure(backend)
-        if onto is not None and overlay_out is not None:
-            text, told = overlay(measured, onto)
+        if fleet is not None and overlay_out is not None:
+            text, told = overlay(measured, fleet)
             for words in told:
                 console.warn(words)
             write_text(overlay_out, text)

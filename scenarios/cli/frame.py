@@ -104,7 +104,14 @@ def command(app: typer.Typer, name: str, asks: Mapping[str, Any] | None = None) 
             if options:
                 held = ((key, values.pop(key)) for key in options)
                 values["asked"] = {key: value for key, value in held if value is not None and value is not False}
-            return function(STATE.console(**flags), **values)
+            try:
+                return function(STATE.console(**flags), **values)
+            except DescriptionError as error:
+                from scenarios.cli.misplaced import told_shortly
+
+                asked = values | (values.get("asked") or {})
+                given = {each.name: (_flag(each), asked.get(each.name)) for each in own}
+                raise told_shortly(error, _called(function, name), given) from error
 
         keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         call.__signature__ = inspect.Signature([*keyword_only, *common])  # type: ignore[attr-defined]
@@ -114,6 +121,22 @@ def command(app: typer.Typer, name: str, asks: Mapping[str, Any] | None = None) 
         return function
 
     return register
+
+
+def _called(function: Command, name: str) -> str:
+    """`fleet show` of a command of a group, whose file is named by it."""
+    group = function.__module__.rpartition(".")[2].partition("_")[0]
+    return name if group == name else f"{group} {name}"
+
+
+def _flag(parameter: inspect.Parameter) -> str | None:
+    """`--fleet` of an option, None of an argument."""
+    told = parameter.annotation.__metadata__[0] if hasattr(parameter.annotation, "__metadata__") else None
+    if not isinstance(told, typer.models.OptionInfo):
+        return None
+    # Within Annotated the first name of an option stands where typer has the default of other options.
+    names = [each for each in (told.default, *(told.param_decls or ())) if isinstance(each, str)]
+    return next((each for each in names if each.startswith("--")), f"--{parameter.name.replace('_', '-')}")
 
 
 class _State:

@@ -62,6 +62,8 @@ def register(app: typer.Typer) -> None:
 
 def _seen(console: Console, named: list[str], plans: list[str]) -> list[Seen]:
     """The runs, each with its plan where it was given. DescriptionError for what is neither run nor comparison."""
+    from fleet.errors import DescriptionError
+    from scenarios.cli.kinds import in_words
     from scenarios.documents import read_document
     from scenarios.reports.history import Seen
     from scenarios.reports.read import read_report_document
@@ -74,7 +76,7 @@ def _seen(console: Console, named: list[str], plans: list[str]) -> list[Seen]:
             console.note(f"{path}: left out, it was set beside no plan")
             continue
         if kind not in ("run", "comparison"):
-            wrong_use(f"{path} is a {kind}; history takes runs and comparisons")
+            raise DescriptionError.at(path, "", f"is {in_words(kind)}; history takes runs and comparisons")
         seen.append(Seen(source=path, document=document, plan=known.get(document.get("plan_id"))))
     if not seen:
         wrong_use("none of these runs was set beside a plan, so there is no error to tell")

@@ -120,6 +120,12 @@ def read_lines(lines: Iterable[Line], source: str, version: str | None = None) -
     return found[0].read(kept[found[0].NAME], source, version)
 
 
+def knows_line(text: str) -> bool:
+    """Whether any text reader knows the line."""
+    readers = _text_readers()
+    return any(reader.knows(text) for reader in readers if any(mark in text for mark in reader.MARKS))
+
+
 def _never(text: str) -> bool:
     return False
 

@@ -277,7 +277,7 @@ def test_a_calibration_lays_its_worst_held_out_error_beside_its_figures(tmp_path
         "src": "gpu:0", "dst": "gpu:1", "kind": "p2p", "access": "peer", "sizes": [4096, 2**28], "memory": None,
         "train": {**line, "not_a_line": False}, "single": {**line, "not_a_line": False},
     }  # fmt: skip
-    text, _ = overlay({"edges": [edge], "cards": []}, str(machine(tmp_path)))
+    text, _ = overlay({"edges": [edge], "cards": []}, load_fleet(str(machine(tmp_path))))
     laid = tmp_path / "laid.yaml"
     laid.write_text(text)
     (link,) = [each for each in load_fleet(str(laid)).links if (each.src, each.dst) == ("gpu:0", "gpu:1")]
