@@ -279,6 +279,7 @@ def test_a_case_that_breaks_inside_is_named_with_its_parameters_and_the_others_a
 ) -> None:
     cases, files = read_cases(load_sweep("sweep.yaml"))
     broken = [*cases[:3], replace(cases[3], body=Broken()), *cases[4:]]
+    whole = run.read_cases
     monkeypatch.setattr(run, "read_cases", lambda _sweep: (broken, files))
     found = ask("sweep", "sweep.yaml", "--jobs", jobs, "--result-out", "r.json")
     assert (found.code, found.out) == (4, "")
@@ -292,7 +293,7 @@ def test_a_case_that_breaks_inside_is_named_with_its_parameters_and_the_others_a
     with pytest.raises(BackendError) as caught:
         run.run_sweep(load_sweep("sweep.yaml"), run.How(jobs=int(jobs)), lambda _words: None, lambda _n, _of: None)
     assert "in _found" in caught.value.__notes__[0], "what --debug shows is where it broke, in whatever process"
-    monkeypatch.undo()
+    monkeypatch.setattr(run, "read_cases", whole)
     assert ask("sweep", "sweep.yaml", "--jobs", jobs, "--resume", "--result-out", "r.json").code == 0
 
 
