@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from fractions import Fraction
 
 import networkx as nx
@@ -16,6 +15,7 @@ from fleet.machine import Link, Quantity
 from planner.compiled import PICOSECONDS, UNPRICED, CompiledGraph
 from planner.machine import UnknownWay, Way, machine_graph
 from tests.planner.fleets import known
+from tests.work import counted
 
 HOSTS, RELAYS, DEVICES = ("h0", "h1", "h2"), ("r0", "r1", "r2", "r3"), ("d0", "d1", "d2")
 NAMES = (*DEVICES, *HOSTS, *RELAYS)
@@ -152,17 +152,16 @@ links: [{from: "rack*/leaf", to: "spine:*", each: all, kind: net, bandwidth: 400
 """  # noqa: E501 - a row a line
 
 
-def test_a_way_across_racks_of_two_thousand_gpus_takes_no_second():
+def test_a_way_across_racks_of_two_thousand_gpus_looks_at_few_of_them():
     graph = machine_graph(load_fleet("large.yaml", text=LARGE))
     way = graph.way("rack0/n0/gpu:0", "rack9/n24/gpu:7", 2**20, 1)
     assert isinstance(way, UnknownWay)
     assert [link.dst for link in way.direct.hops[0].links] == [
         "rack0/n0/nic:0", "rack0/leaf", "spine:0", "rack9/leaf", "rack9/n24/nic:7", "rack9/n24/gpu:7",
     ]  # fmt: skip
-    began = time.process_time()
-    for node in range(25):
-        graph.way("rack0/n0/gpu:0", f"rack9/n{node}/gpu:7", 2**20, 1)
-    assert time.process_time() - began < 0.5, "25 queries; searching every memory took seconds for each"
+    for node in range(24):
+        _, calls = counted(lambda node=node: graph.way("rack0/n0/gpu:0", f"rack9/n{node}/gpu:7", 2**20, 1))
+        assert calls < 10_000, "searching every memory took millions"
     inside = graph.way("rack0/n0/gpu:0", "rack0/n0/gpu:5", 2**20, 1)
     assert isinstance(inside, Way)
     assert not inside.staged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
@@ -26,6 +25,7 @@ from planner.place.screen import Screen, told
 from planner.place.symmetry import symmetry_of
 from planner.request import Request
 from tests.planner.fleets import GB, device, known, llama2c
+from tests.work import counted
 
 MODEL = llama2c()
 REQUESTS = (
@@ -325,14 +325,13 @@ links: [{from: "rack*/leaf", to: spine, kind: net, bandwidth: 400 Gb/s, peer_acc
 """
 
 
-def test_the_best_pair_of_a_thousand_devices_takes_no_tenth_of_a_second_and_classes_count_a_million_pairs():
+def test_the_best_pair_of_a_thousand_devices_asks_few_of_them_and_classes_count_a_million_pairs():
     ask = ask_of(load_fleet("thousand.yaml", text=THOUSAND))
     answer = PairSearch(Question(ask=ask)).run()
     assert [each.alike for each in answer.admitted] == [7000, 192000, 800000]
     assert answer.exact
-    began = time.process_time()
-    best = PairSearch(Question(ask=ask)).best()
-    assert time.process_time() - began < 0.1
+    best, calls = counted(lambda: PairSearch(Question(ask=ask)).best())
+    assert calls < 500_000, "half of one for each pair"
     assert best is not None
     assert best.devices == ("rack0/n0/gpu:0", "rack0/n0/gpu:1")
 
