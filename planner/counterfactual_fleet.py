@@ -13,7 +13,7 @@ from fleet.host_return import assume_host_return
 from fleet.machine import Device, Figure, Fleet, Link, PeerAccess, Quantity
 from planner.admit import Admission, cache_bytes, terms_of
 from planner.counterfactual import Change, joined
-from planner.ledger_bounds import least_capacity
+from planner.ledger_bounds import least_capacity, most_in_use
 from planner.shared_memory import shared_memories
 
 
@@ -145,8 +145,50 @@ def peer_access(admission: Admission) -> Iterator[Change]:
     yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, links=links, digest="")))
 
 
+def released(admission: Admission) -> Iterator[Change]:
+    """The most that others may hold on the devices that are short of what is free: all of them together."""
+    ask = admission.ask
+    short = {reason.device for reason in admission.reasons if reason.code in ("EXCEEDS_FREE", "EXCEEDS_BUDGET")}
+    held = {device.id for device in ask.fleet.devices if device.id in short and device.in_use}
+    most = {name: each for name, each in _most_in_use(admission).items() if name in held and each is not None}
+    if held and len(most) == len(held):
+        parts = _in_use_parts(ask.fleet, most)
+        yield Change(document=joined(parts), ask=replace(ask, fleet=_with_in_use(ask.fleet, most)))
+
+
+def _most_in_use(admission: Admission) -> dict[str, int | None]:
+    """What others may hold at most of each device of the plan; None where it would not fit an idle one."""
+    ask, found = admission.ask, dict[str, int | None]()
+    for footprint in () if admission.prediction is None else admission.prediction.footprints:
+        device = None if footprint.device is None else ask.fleet.device(footprint.device)
+        capacity = None if device is None else device.memory.capacity.value
+        if device is None or capacity is None:
+            continue
+        shares = device.memory.physical is not None  # what others hold of it is the memory's, not the device's
+        terms = terms_of(ask, device)
+        found[device.id] = 0 if shares else most_in_use(capacity, footprint.total_bytes, cache_bytes(footprint), terms)
+    return found
+
+
+def _in_use_parts(fleet: Fleet, most: dict[str, int]) -> list[dict[str, Any]]:
+    """One statement a device, each given beside the texts that are there."""
+    was = {device.id: device.in_use for device in fleet.devices}
+    return [
+        {
+            "flag": "--in-use", "from": None if was[name] is None else f"{name}={was[name]} B",
+            "to": f"{name}={nbytes} B", "beside": True,
+        }
+        for name, nbytes in sorted(most.items())
+    ]  # fmt: skip
+
+
+def _with_in_use(fleet: Fleet, most: dict[str, int]) -> Fleet:
+    devices = tuple(replace(d, in_use=most[d.id]) if d.id in most else d for d in fleet.devices)
+    return replace(fleet, devices=devices, digest="")
+
+
 def unknowns(admission: Admission) -> Iterator[Change]:
-    """State what is unknown: the capacity that is needed, that nobody holds any of a device, or that peer copies are
+    """State what is unknown: the capacity that is needed, the most that others may hold, or that peer copies are
     staged (which is always possible), or direct. Each part is marked `unknown`: it holds if it is true, and is no
     matter of choice.
     """
@@ -159,10 +201,9 @@ def unknowns(admission: Admission) -> Iterator[Change]:
         yield Change(document=joined(changes), ask=replace(ask, fleet=_with_capacities(ask.fleet, capacity)))
     held = [reason.device for reason in admission.reasons if reason.code == "IN_USE_UNKNOWN" and reason.device]
     if held:
-        idle = tuple(replace(d, in_use=0) if d.id in held else d for d in ask.fleet.devices)
-        words = f"a text that says 0 B of {' and '.join(sorted(held))}"
-        document = {"flag": "--in-use", "from": None, "to": words, "unknown": True}
-        yield Change(document=document, ask=replace(ask, fleet=replace(ask.fleet, devices=idle, digest="")))
+        most = {name: each or 0 for name, each in _most_in_use(admission).items() if name in held}
+        parts = [part | {"unknown": True} for part in _in_use_parts(ask.fleet, most)]
+        yield Change(document=joined(parts), ask=replace(ask, fleet=_with_in_use(ask.fleet, most)))
     links = _unknown_links(admission)
     for peer in _PEERS if links else ():
         changes = [

@@ -98,5 +98,5 @@ def _first_ranks(placed: Placement, shapes: tuple[Shape, Shape]) -> Placement:
         names[phase] = ",".join(ranks[stage * size + rank] for stage in range(pp) for rank in range(tp))
     if all("," not in each for each in names.values()):
         return Placement(prefill=names["prefill"], decode=names["decode"])
-    tp, pp = ((shapes[0][at], shapes[1][at]) for at in (0, 1))
-    return Placement(prefill=names["prefill"], decode=names["decode"], tp=tp, pp=pp)
+    (up, up_stages), (down, down_stages) = shapes
+    return Placement(prefill=names["prefill"], decode=names["decode"], tp=(up, down), pp=(up_stages, down_stages))

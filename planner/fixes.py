@@ -158,7 +158,7 @@ def _routes(admission: Admission) -> Iterator[Change]:
         yield from source(admission)
 
 
-_FIGURES = ("pinned pool", "capacity")
+_FIGURES = ("in use", "pinned pool", "capacity")
 """Other hardware, or another setting of a host: told last."""
 _DIMENSIONS: tuple[tuple[str, Source, str], ...] = (
     ("utilization", request.utilization, "all of it is used already"),
@@ -176,6 +176,7 @@ _DIMENSIONS: tuple[tuple[str, Source, str], ...] = (
         "no degree that divides the model would do in one domain or host",
     ),
     ("pipeline stages", stages, "no number of stages that the layers allow would do on devices that are free"),
+    ("in use", fleet.released, "others hold none of what is short, or not they alone"),
     ("pinned pool", fleet.pools, "the pool is not what is short, or not it alone"),
     ("capacity", fleet.capacities, "no memory is short, or it is not memory alone"),
     ("other route", _routes, "the way is not what is missing, or not it alone"),

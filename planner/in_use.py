@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fleet.errors import DescriptionError, Fault
 from fleet.identity import pci_key, uuid_key
 from fleet.machine import Device, Fleet
-from fleet.readers.in_use import Holding, InUse, SomeOf
+from fleet.readers.in_use import STATED, Holding, InUse, SomeOf
 from fleet.readers.in_use_smi import MIB
 
 
@@ -37,7 +37,7 @@ def with_in_use(fleet: Fleet, readings: Sequence[InUse], digest: str | None = No
     finder = _Finder(fleet)
     held = {device.id: _Held() for device in fleet.devices}
     told: list[str] = []
-    for reading in readings:
+    for reading in (each for each in readings if each.format != "stated"):
         told += reading.told
         mapped = sum(_book(finder, each, reading.source, held, told) for each in reading.holdings)
         mapped += _book_some(fleet, reading.some, reading.source, held, told)
@@ -49,6 +49,7 @@ def with_in_use(fleet: Fleet, readings: Sequence[InUse], digest: str | None = No
         sources = list(dict.fromkeys(one.sources))
         if len(sources) > 1:
             told.append(f"{name} is counted by {' and by '.join(sources)}; both are subtracted")
+    told += _state(fleet, [each for one in readings if one.format == "stated" for each in one.holdings], held)
     return _applied(fleet, held), tuple(dict.fromkeys(told))
 
 
@@ -76,6 +77,23 @@ def _of_another(fleet: Fleet, reading: InUse) -> str:
         hosts = ", ".join(host.id for host in fleet.hosts[:4])
         return f"names no host of fleet {fleet.name} ({hosts}): its nodes are {', '.join(nodes[:4])}; label hosts so"
     return f"names no device of fleet {fleet.name}: it is of another machine; give one of this fleet"
+
+
+def _state(fleet: Fleet, stated: Sequence[Holding], held: dict[str, _Held]) -> Iterable[str]:
+    """What is stated of a device stands in place of what texts say of it, and that is told."""
+    by_name = {each.device: each for each in stated if each.device is not None}
+    if len(by_name) < len(stated):
+        names = [each.device for each in stated]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DescriptionError.at(STATED, "", f"states the use of {twice} twice; keep one")
+    for name, holding in by_name.items():
+        one = held[name]
+        if one.sources and one.bytes != holding.bytes:
+            was = "nothing that is known" if one.bytes is None else f"{one.bytes:,} B"
+            yield f"{name} holds {holding.bytes:,} B as stated, in place of {was} by {' and by '.join(one.sources)}"
+        held[name] = _Held(holding.bytes, [STATED])
+        for part in (d for d in fleet.devices if d.parent == name and not held[d.id].sources):
+            _add(held[part.id], None if holding.bytes else 0, STATED)  # on which slice it lies is not said
 
 
 class _Finder:

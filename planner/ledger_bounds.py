@@ -56,6 +56,15 @@ def least_capacity(total: int, cache: int, terms: Terms) -> int:
     return total - cache + terms.reserve + terms.in_use + _over(cache, terms.utilization)
 
 
+def most_in_use(capacity: int, total: int, cache: int, terms: Terms) -> int | None:
+    """The most that others may hold while a plan fits, whatever `terms` say of it; None where it never does."""
+    if terms.basis == "total":
+        most = _share(capacity, terms.utilization) - terms.reserve - total
+    else:
+        most = capacity - terms.reserve - (total - cache) - _over(cache, terms.utilization)
+    return most if most >= 0 else None
+
+
 def _over(nbytes: int, share: Fraction) -> int:
     return -(-nbytes * share.denominator // share.numerator)
 

@@ -6,9 +6,10 @@ Kept apart from `scenarios.wanted`, which reads the words; here they become a fl
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleet.errors import DescriptionError, Fault
@@ -105,24 +106,32 @@ def _in_use(wanted: Wanted, fleet: Fleet, digest: str) -> tuple[Fleet, tuple[str
         )
     from planner.in_use import with_in_use
 
-    readings = _readings(paths)
+    readings = _readings(paths, {device.id for device in fleet.devices})
     fleet, told = with_in_use(fleet, readings, digest)
     texts = [
-        {"path": path, "format": reading.format} | ({"plans": list(reading.plan_ids)} if reading.plan_ids else {})
+        {("stated" if reading.format == "stated" else "path"): path, "format": reading.format}
+        | ({"plans": list(reading.plan_ids)} if reading.plan_ids else {})
         for path, reading in zip(paths, readings, strict=True)
     ]
     return fleet, told, texts
 
 
-def _readings(paths: Sequence[str]) -> list[InUse]:
-    """Every text, plans as checked documents. Raises DescriptionError with the faults of all of them."""
-    from fleet.readers.in_use import read_in_use
+def _readings(paths: Sequence[str], devices: Collection[str]) -> list[InUse]:
+    """Every text or statement, plans as checked documents. Raises DescriptionError with the faults of all of them."""
+    from fleet.readers.in_use import read_in_use, read_stated
     from scenarios.documents import checked_document
 
     readings: list[InUse] = []
     faults: list[Fault] = []
     for path in paths:
         try:
+            if (stated := read_stated(path, devices)) is not None:
+                readings.append(stated)
+                continue
+            if "=" in path and not Path(path).exists():
+                name = path.rpartition("=")[0]
+                words = f"{name[:64]!r} is no device of the fleet{nearest(name, sorted(devices))}, and no such file"
+                raise DescriptionError.at("command line", "--in-use", words)
             text = read_text(path)
             source = STDIN if path == "-" else path
             reading = read_in_use(text, shown_path(path))

@@ -1,18 +1,25 @@
 """What others hold of a fleet's memory now: admitted plans, nvidia-smi's CSV, or the pods of a cluster. By content.
 
+`DEVICE=BYTES` in place of a text states the use of one device, and stands against every text.
+
 A reader says what its text says and no more: a row that names a GPU by UUID, PCI address or index, a plan's device, or
 that some devices of a node are taken without saying which. `planner.in_use` finds the devices of a fleet for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fleet.errors import DescriptionError
+from fleet.units import UnitError, parse_bytes
 from fleet.yaml_source import printable
 
-__all__ = ["Holding", "InUse", "SomeOf", "read_in_use"]
+__all__ = ["STATED", "Holding", "InUse", "SomeOf", "read_in_use", "read_stated"]
+
+STATED = "--in-use"
+"""The source of what is stated in words."""
 
 MAX_ROWS = 100_000
 
@@ -54,12 +61,24 @@ class InUse:
     """One text. `told`: what it says that names no device. `plan_ids` and `fleets` (name, digest): of plans."""
 
     source: str
-    format: Literal["plan", "nvidia-smi", "pods"]
+    format: Literal["plan", "nvidia-smi", "pods", "stated"]
     holdings: tuple[Holding, ...] = ()
     some: tuple[SomeOf, ...] = ()
     told: tuple[str, ...] = ()
     plan_ids: tuple[str, ...] = ()
     fleets: tuple[tuple[str, str], ...] = ()
+
+
+def read_stated(word: str, devices: Collection[str]) -> InUse | None:
+    """What `gpu:1=12 GiB` states; None where the word begins with no device of these. Raises DescriptionError."""
+    name, equals, size = word.rpartition("=")
+    if not equals or name not in devices:
+        return None
+    try:
+        held = parse_bytes(size)
+    except UnitError as error:
+        raise DescriptionError.at("command line", f"--in-use {name}", str(error)) from None
+    return InUse(source=STATED, format="stated", holdings=(Holding(what=word, bytes=held, device=name),))
 
 
 def read_in_use(text: str, source: str) -> InUse:

@@ -31,8 +31,9 @@ ROOM: dict[str, Any] = {
         list[str] | None,
         typer.Option(
             "--in-use",
-            metavar="FILE",
-            help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json. Repeatable.",
+            metavar="FILE|DEVICE=SIZE",
+            help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json, or gpu:1=12GiB."
+            " Repeatable.",
         ),
     ],
     "solve": Annotated[

@@ -16,8 +16,9 @@ InUse = Annotated[
     Rules,
     typer.Option(
         "--in-use",
-        metavar="FILE",
-        help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json. Repeatable.",
+        metavar="FILE|DEVICE=SIZE",
+        help="In use: an admitted plan, nvidia-smi --query-gpu CSV, kubectl get pods -o json, or gpu:1=12GiB."
+        " Repeatable.",
     ),
 ]
 OneFleet = Annotated[Rules, typer.Option("--fleet", metavar="F", help="Fleet file or shipped name.")]

@@ -30,7 +30,7 @@ from tests.planner.fleets import device, host_links, known, llama2c
 MODEL = llama2c()
 NAMES = {
     "utilization", "context", "sequences", "new tokens", "prompt", "swapped roles", "other device", "KV type",
-    "weights type", "tensor-parallel degree", "pipeline stages", "pinned pool", "capacity", "other route",
+    "weights type", "tensor-parallel degree", "pipeline stages", "in use", "pinned pool", "capacity", "other route",
     "one device for both phases",
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from fleet.errors import DescriptionError
 from fleet.load import load_fleet
 from fleet.machine import Fleet, Host
 from fleet.placement import Placement
-from fleet.readers.in_use import InUse, read_in_use
+from fleet.readers.in_use import InUse, read_in_use, read_stated
 from planner.admit import Ask, admit
 from planner.fixes import counterfactuals
 from planner.in_use import with_in_use
@@ -311,3 +311,27 @@ def test_use_of_a_card_leaves_its_slices_unknown_and_use_of_a_slice_is_the_cards
     sliced = replace(made, devices=(made.devices[0], part))
     assert used(with_in_use(sliced, [plan_of(700)])[0]) == {"gpu:0": 700, "gpu:0/mig": None}
     assert used(with_in_use(sliced, [plan_of(700, device="gpu:0/mig")])[0]) == {"gpu:0": 700, "gpu:0/mig": 700}
+
+
+def stated(*words: str) -> list[InUse]:
+    found = [read_stated(word, {"gpu:0", "gpu:1"}) for word in words]
+    return [each for each in found if each is not None]
+
+
+def test_what_is_stated_of_a_device_stands_against_texts_and_is_told() -> None:
+    text = smi("0, 5", "1, [N/A]", header="index, memory.used [MiB]")
+    found, told = with_in_use(pair(), [text, *stated("gpu:1=3 MiB")])
+    assert used(found) == {"gpu:0": 6 * MIB - 1, "gpu:1": 3 * MIB}
+    assert told == ("gpu:1 holds 3,145,728 B as stated, in place of nothing that is known by smi.csv",)
+    found, told = with_in_use(pair(), [*stated("gpu:0=7B"), text])
+    assert used(found) == {"gpu:0": 7, "gpu:1": None}
+    assert told == ("gpu:0 holds 7 B as stated, in place of 6,291,455 B by smi.csv",)
+
+
+def test_a_device_is_stated_once_in_bytes_and_by_its_id() -> None:
+    assert stated("gpu:7=1GiB", "held.csv", "a=b.csv") == []
+    for wrong in ("gpu:0=", "gpu:0=much", "gpu:0=-1B", "gpu:0=3", "gpu:0=9999999999 PiB"):
+        with pytest.raises(DescriptionError):
+            stated(wrong)
+    with pytest.raises(DescriptionError, match="states the use of gpu:0 twice"):
+        with_in_use(pair(), stated("gpu:0=1GiB", "gpu:0=1GiB"))

@@ -43,10 +43,10 @@ def state(described: Document, field: str, value: Any) -> None:
             here = here[key]
 
 
-def admit(ask: Ask, folder: Path, described: Document, flags: dict[str, str]) -> Answer:
+def admit(ask: Ask, folder: Path, described: Document, flags: dict[str, str], *beside: str) -> Answer:
     path = write_json(folder / "fleet.yaml", described)
     words = [part for flag, value in flags.items() for part in ((flag,) if value == "" else (flag, value))]
-    return ask("admit", "--fleet", path, *words, "-o", "json")
+    return ask("admit", "--fleet", path, *words, *beside, "-o", "json")
 
 
 def applied(described: Document, flags: dict[str, str], fix: Document) -> tuple[Document, dict[str, str]]:
@@ -235,12 +235,38 @@ def test_a_refusal_beside_an_unknown_use_tells_what_would_admit_it(ask: Ask, tmp
     answer = admit(ask, tmp_path, described, flags)
     assert answer.code == 1
     fix = answer.document["reasons"][0]["fix"]
-    *sizes, use = [fix, *fix["and"]]
-    assert (use["flag"], use["to"]) == ("--in-use", "a text that says 0 B of gpu:0 and gpu:1")
+    *sizes, one, other = [fix, *fix["and"]]
     for change in sizes:
         state(described, change["field"], change["to"])
     assert admit(ask, tmp_path, described, flags).code == 3
-    assert admit(ask, tmp_path, described, ASKED).code == 0
+    beside = [word for part in (one, other) for word in (part["flag"], part["to"])]
+    assert admit(ask, tmp_path, described, flags, *beside).code == 0
+    for part in (one, other):
+        assert part["beside"]
+        assert part["unknown"]
+        name, _, size = part["to"].partition("=")
+        more = [word.replace(part["to"], f"{name}={int(size.split()[0]) + 1} B") for word in beside]
+        assert admit(ask, tmp_path, described, flags, *more).code == 1
+
+
+def test_what_others_would_have_to_give_back_is_told_to_the_byte(ask: Ask, tmp_path: Path) -> None:
+    held = tmp_path / "held.csv"
+    held.write_text("index, memory.used [MiB]\n0, 64 MiB\n1, 63 MiB\n")
+    described = fleet("64 MiB")
+    flags = {**ASKED, "--in-use": str(held)}
+    answer = admit(ask, tmp_path, described, flags)
+    assert answer.code == 1
+    [row] = [each for each in answer.document["counterfactuals"] if each["dimension"] == "in use"]
+    one, other = row["change"], *row["change"]["and"]
+    assert [part["from"] for part in (one, other)] == [
+        f"gpu:{number}={mib * 2**20 - 1} B"
+        for number, mib in ((0, 65), (1, 64))  # a printed MiB is rounded down
+    ]
+    told = [one["flag"], one["to"], other["flag"], other["to"]]
+    assert admit(ask, tmp_path, described, flags, *told).code == 0
+    name, _, size = one["to"].partition("=")
+    told[1] = f"{name}={int(size.split()[0]) + 1} B"
+    assert admit(ask, tmp_path, described, flags, *told).code == 1
 
 
 @pytest.mark.shared

@@ -179,3 +179,26 @@ def test_a_plan_beside_what_is_in_use_runs(ask: Ask, tmp_path: Path) -> None:
     csv.write_text(SMI)
     assert ask("admit", "two-gpu", "--in-use", csv, "--plan-out", out).code == 0
     assert ask("run", out).code == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("gpu:7=1GiB", "'gpu:7' is no device of the fleet"),
+        ("gpu:1=much", "--in-use gpu:1"),
+        ("gpu:1=1GiB,gpu:0=1GiB", "is no device of the fleet"),
+    ],
+)
+def test_a_statement_of_what_is_in_use_that_cannot_be_meant_is_told(
+    ask: Ask, described: Path, word: str, words: str
+) -> None:
+    answer = sequences(ask, described, "--in-use", word)
+    assert answer.code == 2
+    assert words in " ".join(answer.err.split())
+
+
+def test_what_is_in_use_may_be_stated_in_place_of_a_text(ask: Ask, described: Path) -> None:
+    answer = sequences(ask, described, "--in-use", "gpu:1=12MiB", "-o", "json")
+    assert answer.code == 0
+    assert answer.document["inputs"]["in_use"] == [{"stated": "gpu:1=12MiB", "format": "stated"}]
+    assert [entry.get("in_use_bytes") for entry in answer.document["memory"]] == [0, 12 * 2**20]
