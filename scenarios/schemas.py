@@ -270,6 +270,14 @@ _PLAN_FIELDS = record(
 )
 PLAN: Shape = _plan
 
+
+def _interval(value: Any, path: str, sink: Sink) -> None:
+    """[least, most] of what a printed figure stands for, or null."""
+    listing(integer(), least=2, most=2, null=True)(value, path, sink)
+    if isinstance(value, list) and [type(end) for end in value] == [int, int] and value[0] > value[1]:
+        sink.add(path, f"{value[0]:,} to {value[1]:,}: the least stands first")
+
+
 _check = record({"name": text(128), "required": flag(), "result": choice(*RESULTS), "detail": text(100_000)})
 _compared = record(
     {
@@ -285,7 +293,8 @@ _compared = record(
         "observed_copies": figure,
         "witness": choice(*WITNESSES),
         "verdict": choice(*ROW_VERDICTS),
-    }
+    },
+    {"observed_bytes_interval": _interval, "observed_copies_interval": _interval},
 )
 COMPARISON = record(
     {

@@ -1,7 +1,7 @@
 """Makes the pictures of docs/reports.md anew: `python docs/pictures/make_report_pictures.py`, about a minute.
 
-They come from the specifications that `kvwaybill report` draws. All are of shipped scenarios but the history, whose
-runs are made up here: a handoff that takes longer from run to run.
+They come from the specifications that `kvwaybill report` draws. All are of shipped scenarios but the observation, whose
+log is made up here, and the history, whose runs are: a handoff that takes longer from run to run.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ MADE = {
     "pools.json": (["sweep", "chat-pools", "--fresh"], ("pareto",)),
 }
 """File -> the command that makes it, and the pictures that are taken of it."""
+ENGINE = "admit --fleet two-gpu-nvlink --engine vllm-nixl --isl 100 --osl 10 --plan-out"
+LOG = (
+    "INFO 12:00:01 KV Transfer metrics: Num successful transfers=4, Avg xfer time (ms)=0.081, "
+    "Avg MB per transfer=0.137, Avg number of descriptors=70.0\n"
+)
+"""Made up: 7 blocks of 16 tokens, of 5 layers x (K, V) x 32 numbers of 4 B, are 143,360 B (0.13672 MiB)."""
 
 
 def draw(kind: str, document: dict[str, Any], names: tuple[str, ...]) -> None:
@@ -55,8 +61,21 @@ def history(run: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     return history_document(seen)
 
 
+def observed(folder: str) -> dict[str, Any]:
+    """A plan of the embedded model beside a line that vLLM would print of it."""
+    plan, log = f"{folder}/engine.json", Path(folder) / "decode.log"
+    log.write_text(LOG)
+    for command in ([*ENGINE.split(), plan], ["compare", plan, str(log), "-o", "json"]):
+        done = subprocess.run([sys.executable, "-m", "scenarios.cli", "-q", *command],
+                              cwd=folder, capture_output=True, check=True)  # fmt: skip
+    path = Path(folder) / "observed.json"
+    path.write_bytes(done.stdout)
+    return read_report_document(str(path))[1]
+
+
 def main() -> None:
     with TemporaryDirectory() as folder:
+        draw("comparison", observed(folder), ("closely",))
         for name, (command, pictures) in MADE.items():
             done = subprocess.run([sys.executable, "-m", "scenarios.cli", "-q", *command, "-o", "json"],
                                   cwd=folder, capture_output=True, check=False)  # fmt: skip

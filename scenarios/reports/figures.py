@@ -13,6 +13,7 @@ from typing import Any
 
 from fleet.units import format_bytes, parse_seconds, seconds_number
 from scenarios.report_proof import mark
+from scenarios.reports.edge_figures import WHO, closely_figure, edges_figure
 from scenarios.reports.history_figures import history_figures
 from scenarios.reports.over_time import (
     latency_figures,
@@ -27,12 +28,10 @@ from scenarios.words import mapping, time_words
 Document = dict[str, Any]
 MOST_DEVICES = 12
 MOST_PLANS = 8
-MOST_EDGES = 24
 MOST_SPANS = 2000
 MOST_CHECKS, MOST_SABOTAGES = 80, 60
-WHO = ("predicted", "counted", "observed")
 PHASES = ("stage", "prefill", "handoff", "decode")
-__all__ = ["Figure", "figures_of"]
+__all__ = ["PHASES", "WHO", "Figure", "figures_of"]
 
 
 def figures_of(kind: str, document: Document) -> list[Figure]:
@@ -123,52 +122,6 @@ def _bounds(entry: Document, device: str, factor: int, needed: int) -> list[Row]
         for what in ("budget", "capacity")
         if (nbytes := entry[f"{what}_bytes"]) is not None
     ]  # fmt: skip
-
-
-def edges_figure(document: Document) -> Figure | None:
-    """Bytes of each phase and edge: predicted before counted before observed. A plan is predicted alone."""
-    if "rows" in document:
-        legs = [(row, {who: row[f"{who}_bytes"] for who in WHO}, row["verdict"]) for row in document["rows"]]
-    else:
-        legs = [(row | leg, {"predicted": leg["bytes"]}, "") for row in document.get("waybill") or []
-                for leg in row.get("legs") or [row]]  # fmt: skip
-    sums: dict[str, dict[str, list[int | None]]] = {}
-    verdicts: dict[str, set[str]] = {}
-    for leg, figures, verdict in legs:
-        kv = "KV " if leg["phase"] == "handoff" else ""
-        name = f"{kv}{leg['phase']} {leg['src']} -> {leg['dst']} ({leg['kind']})"
-        verdicts.setdefault(name, set()).add(verdict)
-        for who, nbytes in figures.items():
-            sums.setdefault(name, {}).setdefault(who, []).append(nbytes)
-    if document.get("compared") in (["plan", "plan"], ["run", "run"]):
-        for figures_by in sums.values():
-            figures_by.pop("counted", None)
-    order = sorted(sums, key=lambda edge: (not edge.startswith("KV "), -(_total(sums[edge].get("predicted", [])) or 0)))
-    rows = [
-        {"edge": cut(edge, 60), "who": who, "bytes": (total := _total(found)), "value": total or None,
-         "told": _edge_words(who, found, total, verdicts[edge])}
-        for edge in order[:MOST_EDGES]
-        for who, found in sums[edge].items()
-    ]  # fmt: skip
-    left = len(order) - MOST_EDGES
-    notes = [f"{left} more edges that carry less"] if left > 0 else []
-    return Figure(name="edges", title="Bytes by edge", unit="bytes, log scale", rows=rows, notes=notes)
-
-
-def _total(found: list[int | None]) -> int | None:
-    return None if None in found else sum(nbytes or 0 for nbytes in found)
-
-
-def _edge_words(who: str, found: list[int | None], total: int | None, verdicts: set[str]) -> str:
-    """Bytes; `missing` of what was planned and never moved; `unwitnessed` of what moved and nobody saw."""
-    if total is not None:
-        return format_bytes(total)
-    if who == "observed" and verdicts == {"missing"}:
-        return "missing"
-    seen = sum(nbytes is not None for nbytes in found)
-    return (
-        "unknown" if who == "predicted" else "unwitnessed" if not seen else f"unwitnessed in {len(found) - seen} rows"
-    )
 
 
 def plan_timeline(plan: Document) -> Figure | None:
@@ -288,7 +241,7 @@ def _of_comparison(run: Document) -> Figure | None:
 _MAKERS: dict[str, tuple[Callable[[Document], Figure | None], ...]] = {
     "plan": (memory_figure, edges_figure, plan_timeline),
     "run": (_of_comparison, run_timeline),
-    "comparison": (edges_figure,),
+    "comparison": (edges_figure, closely_figure),
     "proof": (matrix_figure,),
     "simulation": (latency_figures, links_figures, occupancy_figures, workers_figures),
     "records": (latency_figures,),

@@ -84,7 +84,7 @@ def _page(each: Given, page: Page, fleets: Sequence[Any]) -> list[str]:
 
 
 def _also(figure: Figure, part: Section) -> bool:
-    return (part.picture, figure.name) in (("latency", "ecdf"), ("workers", "occupancy"))
+    return (part.picture, figure.name) in (("latency", "ecdf"), ("workers", "occupancy"), ("edges", "closely"))
 
 
 def _section(part: Section, figures: Sequence[Figure]) -> list[str]:

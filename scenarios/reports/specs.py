@@ -122,10 +122,38 @@ def _edges(figure: Figure) -> Any:
         yOffset=alt.YOffset("who:N", sort=who, scale=alt.Scale(domain=who)),
     )
     bars = base.mark_bar().encode(x=x, x2=alt.datum(1), color=_colored("who", who)).transform_filter("datum.value > 0")
+    ranged = [row for row in figure.rows if "low" in row]
     words = _beside(base, "at:Q")
-    rows = [row | {"at": row["value"] or 1} for row in figure.rows]
+    rows = [row | {"at": row.get("high") or row["value"] or 1} for row in figure.rows]
     height = len(edges) * (8 + 17 * len(who))
-    return alt.layer(bars, *words, data=_data(rows)).properties(title=_title(figure), width=WIDTH, height=height)
+    marks = _range_marks(base.transform_filter("isValid(datum.high)"), "low:Q", "high:Q") if ranged else []
+    layers = alt.layer(bars, *marks, *words, data=_data(rows))
+    return layers.properties(title=_title(figure), width=WIDTH, height=height)
+
+
+def _range_marks(base: Any, low: str, high: str, band: float = 1) -> list[Any]:
+    """A lighter bar between the two ends, and a tick at each: one where the range is narrower than a line."""
+    size = {"band": band}
+    between = base.mark_bar(color=COLORS["observed"], opacity=0.35, height=size).encode(x=low, x2=high)
+    ticks = base.mark_tick(color=COLORS["total"], thickness=2, height=size)
+    return [between, *(ticks.encode(x=end) for end in (low, high))]
+
+
+def _closely(figure: Figure) -> Any:
+    """Ranges beside the prediction, which is the rule at 0; the words stand below each range."""
+    alt = altair()
+    ends = [row[end] for row in figure.rows for end in ("low", "high")]
+    room = (max([*ends, 0]) - min([*ends, 0])) * 0.1 or 1
+    domain = [min([*ends, 0]) - room, max([*ends, 0]) + room]
+    x = alt.X(
+        "low:Q", title=figure.unit, scale=alt.Scale(domain=domain, nice=False), axis=alt.Axis(format="~s", tickCount=5)
+    )
+    base = alt.Chart(_data(figure.rows)).encode(y=alt.Y("edge:N", sort=_seen(figure.rows, "edge"), title=None))
+    between, *ticks = _range_marks(base, "low:Q", "high:Q", 0.4)
+    rule = alt.Chart(_data([{"at": 0}])).mark_rule(color=COLORS["predicted"], strokeWidth=2).encode(x="at:Q")
+    words = base.mark_text(align="center", dy=19, fontSize=10).encode(x=alt.value(WIDTH / 2), text="told:N")
+    chart = alt.layer(between.encode(x=x, x2="high:Q"), rule, *ticks, words)
+    return chart.properties(title=_title(figure), width=WIDTH, height=54 * len(_seen(figure.rows, "edge")))
 
 
 LINES = ("weights", "kv_cache", "layout_padding", "activations", "workspace", "runtime", "rounding", "total")
@@ -337,7 +365,7 @@ def _matrix(figure: Figure) -> Any:
 
 
 _CHARTS: dict[str, Callable[[Figure], Any]] = {
-    "edges": _edges, "memory": _memory, "timeline": _timeline, "latency": _latency, "ecdf": _ecdf, "links": _links,
-    "occupancy": _links,
+    "edges": _edges, "closely": _closely, "memory": _memory, "timeline": _timeline, "latency": _latency, "ecdf": _ecdf,
+    "links": _links, "occupancy": _links,
     "workers": _workers, "pareto": _pareto, "matrix": _matrix, "history": _history,
 }  # fmt: skip
