@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from planner.place.candidate import seconds_of
-from planner.place.classes import FleetClasses
+from planner.place.classes import FleetClasses, PairClass
 from planner.place.regions import Sizes
 from planner.place.screen import Screen
 from planner.roofline import chosen
@@ -15,6 +15,7 @@ from planner.route import Transfer
 MOST_CLASSES = 4_000
 """Classes of pairs that a bound is made of; of a fleet with more, only the rates of links are looked at."""
 
+Kinds = tuple[str | None, str | None]
 Step = tuple[Fraction, int, int, int]
 """A time; the most partners that a device has within it, as prefill and as decode; devices that such pairs join."""
 
@@ -36,9 +37,32 @@ class Bounds:
         self._steps: list[Step] | None = None
         self._rates: Fraction | None = None
         self._ranks: list[list[tuple[Fraction, int]]] | None = None
+        self._sku = [device.sku for device in classes.fleet.devices]
+        self._least: list[dict[Kinds, Fraction]] = []
+        self._floors: dict[Sizes, Fraction | None] = {}
 
     def floor(self, sizes: Sizes) -> Fraction | None:
         """Seconds that no priced pool of these sizes goes below; None where none can be priced."""
+        if sizes not in self._floors:
+            self._floors[sizes] = self._floor(sizes)
+        return self._floors[sizes]
+
+    def between(self, kinds: Kinds) -> Fraction | None:
+        """Seconds that no priced handoff from one kind of card to another goes below; None: there is none."""
+        if not self._few:
+            return Fraction(0)
+        if self.screen.tp == (1, 1):
+            self._steps = self._steps or self._of_devices()
+        else:
+            self._by_rank_pairs(0)
+        times = [least.get(kinds) for least in self._least]
+        return None if None in times else max((time for time in times if time is not None), default=Fraction(0))
+
+    def _note(self, least: dict[Kinds, Fraction], seconds: Fraction, each: PairClass) -> None:
+        """Keeps the least time of each two kinds of cards; rows come in the order of their times."""
+        least.setdefault((self._sku[each.prefill], self._sku[each.decode]), seconds)
+
+    def _floor(self, sizes: Sizes) -> Fraction | None:
         if sizes.ranks != (1, 1) or not self._few:
             if self._rates is None:
                 self._rates = self._by_rates()
@@ -66,7 +90,9 @@ class Bounds:
         out: dict[int, int] = {}
         into: dict[int, int] = {}
         steps: list[Step] = []
+        self._least = [{}]
         for seconds, each in rows:
+            self._note(self._least[0], seconds, each)
             _, prefill, decode = each.key
             out[prefill] = out.get(prefill, 0) + each.count // alike[prefill]
             into[decode] = into.get(decode, 0) + each.count // alike[decode]
@@ -86,14 +112,16 @@ class Bounds:
     def _by_rank_pairs(self, devices: int) -> Fraction:
         """The longest of what any two ranks exchange, each at the least time that joins so many devices."""
         if self._ranks is None:
-            self._ranks = [self._steps_of(listed) for listed in self.screen.rank_pairs()]
+            listed = self.screen.rank_pairs()
+            self._least = [{} for _ in listed]
+            self._ranks = [self._steps_of(*each) for each in zip(listed, self._least, strict=True)]
         least = Fraction(0)
         for steps in self._ranks:
             enough = (seconds for seconds, joined in steps if joined >= devices)
             least = max(least, next(enough, steps[-1][0] if steps else Fraction(0)))
         return least
 
-    def _steps_of(self, listed: list[Transfer]) -> list[tuple[Fraction, int]]:
+    def _steps_of(self, listed: list[Transfer], least: dict[Kinds, Fraction]) -> list[tuple[Fraction, int]]:
         """(time, devices joined by pairs that exchange this within it, and by domains)."""
         names = self.classes.symmetry.names
         rows = []
@@ -101,13 +129,14 @@ class Bounds:
             src, dst = names[each.prefill], names[each.decode]
             seconds = self.screen.time_of([replace(one, src=src, dst=dst) for one in listed])
             if seconds is not None:
-                rows.append((seconds, each.key))
-        rows.sort()
+                rows.append((seconds, each))
+        rows.sort(key=lambda row: row[0])
         joined = _Joined(self.classes)
         joined.join_domains()
         steps: list[tuple[Fraction, int]] = []
-        for seconds, key in rows:
-            joined.join(key)
+        for seconds, each in rows:
+            self._note(least, seconds, each)
+            joined.join(each.key)
             if steps and steps[-1][0] == seconds:
                 steps.pop()
             steps.append((seconds, joined.most))

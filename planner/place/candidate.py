@@ -58,6 +58,8 @@ class Candidate:
     bound: Fraction | None = None
     """What no pool of these sizes is better than: seconds (of the handoff where the objective is no time), or tokens a
     second and device; None where the figure itself is that."""
+    cost_bound: Fraction | None = None
+    """What no pool of these sizes costs less than, where the cost is the objective and another may cost less."""
     proven: bool = True
     """Whether no pool of these sizes and kinds of cards is better under the objective."""
 

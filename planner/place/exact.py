@@ -7,21 +7,26 @@ each other, or that name the same workers in another order, are looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
+from planner.place.blends import Blend, Kind
 from planner.place.candidate import seconds_of
-from planner.place.case import Case, Fastest, late
-from planner.place.front import NOTHING, Front, Keeping, Value, Vector, vector_of
+from planner.place.case import Case, late
+from planner.place.fastest import Fastest
+from planner.place.front import NOTHING, UNPRICED, Front, Keeping, Value, Vector, vector_of
 from planner.place.regions import Sizes, Worker
 from planner.place.symmetry import Symmetry
-from planner.placement_time import answers
 
-Able = tuple[tuple[tuple[bool, ...], ...], tuple[tuple[bool, ...], ...]]
-"""By phase, rank and device: whether it may be that."""
+Able = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
+"""By phase and rank, the devices that may be that."""
 Slot = tuple[int, int]
 """Phase, and rank in its worker."""
+
+
+FREE_SCAN = 256
+"""Devices of a fleet that are passed over for nothing: on large ones, looking for the next device is the work."""
 
 
 class _SpentError(Exception):
@@ -30,55 +35,35 @@ class _SpentError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """All pools of one size and pair of kinds of cards: who may be what, and what all of them keep to.
+    """All pools of one size and blend: who may be what, and what all of them keep to.
 
     `symmetry`: swaps that leave `able` and the preferences as they are. `timed`: workers differ in their times.
+    `fastest`: by phase and kind of card. `cost`: of an hour of any of these pools.
     """
 
     case: Case
     sizes: Sizes
+    blend: Blend
     able: Able
     symmetry: Symmetry
     keeping: Keeping
     nearest: bool
-    fastest: tuple[Fastest, Fastest]
+    fastest: tuple[Mapping[Kind, Fastest], Mapping[Kind, Fastest]]
+    timed: bool
+    cost: Value = NOTHING
 
-    @property
-    def timed(self) -> bool:
-        """Whether the times of workers, and not the handoff alone, tell pools apart."""
-        return not (self.fastest[0].is_only and self.fastest[1].is_only)
-
-    @property
-    def has_no_ttft(self) -> bool:
-        """Whether no request of the case gives a first token."""
-        return not answers(self.case.screen.workload)
-
-    def floor(self) -> Vector:
-        """What no pool is below in any figure."""
-        case, sizes = self.case, self.sizes
-        alone = replace(sizes, workers=(1, 1)) if self.nearest else sizes
-        handoff = late(case.bounds.floor(alone))
-        handoff = (True, Fraction(0)) if handoff[0] else handoff
-        broken = 0
-        if not self.keeping.is_free:
-            usable = {device for side in self.able for rank in side for device, yes in enumerate(rank) if yes}
-            broken = self.keeping.least_broken(usable, sizes.devices, sum(sizes.workers))
-        if not self.timed:
-            return broken, handoff, NOTHING, NOTHING
-        first = late(self.fastest[0].seconds)
-        ttft = (True, Fraction(0)) if first[0] or handoff[0] else (False, first[1] + handoff[1])
-        if self.has_no_ttft:
-            ttft = NOTHING
-        return broken, handoff, ttft, self.rate((Fraction(0), Fraction(0)), sizes.workers)
-
-    def rate(self, known: tuple[Fraction | None, Fraction | None], left: tuple[int, int]) -> Value:
+    def rate(self, known: tuple[Fraction | None, Fraction | None], left: Sequence[Mapping[Kind, int]]) -> Value:
         """The most throughput, sign turned: sequences a second that are known, and so many workers of the fastest."""
         sides = []
-        for rate, count, fastest in zip(known, left, self.fastest, strict=True):
-            more = fastest.rate(count)
-            if rate is None or more is None:
-                return True, Fraction(0)
-            sides.append(rate + more * self.case.batch)
+        for rate, counts, fastest in zip(known, left, self.fastest, strict=True):
+            for kind, count in counts.items():
+                more = fastest[kind].rate(count)
+                if rate is None or more is None:
+                    return UNPRICED
+                rate += more * self.case.batch
+            if rate is None:
+                return UNPRICED
+            sides.append(rate)
         passes = self.case.screen.workload.decode_passes
         return False, -min(sides) * (passes + 1) / self.sizes.devices
 
@@ -105,6 +90,9 @@ class ExactSearch:
         self.touched: dict[int, int] = {}
         self.seen: set[object] = set()
         self.slots = list(self._slots())
+        blend, devices = space.blend, space.case.classes.fleet.devices
+        self.left: tuple[dict[Kind, int], dict[Kind, int]] = (dict(blend.prefill), dict(blend.decode))
+        self.kind = [device.sku for device in devices] if blend.is_mixed else []
 
     def _slots(self) -> Iterator[Slot]:
         """Prefill and decode in turn, so that pairs show early; all of prefill first where the nearest one serves."""
@@ -137,8 +125,7 @@ class ExactSearch:
             self.partial = (*before, device)
             ends = len(self.partial) == self.space.sizes.ranks[phase]
             if ends:
-                self.workers[phase].append(self.partial)
-                self.partial = ()
+                self._end(phase, 1)
             key = self._key(phase)
             if key not in self.seen:
                 self.seen.add(key)
@@ -146,9 +133,27 @@ class ExactSearch:
                 if more is not None and not self.front.is_beaten(self._best_of(more)):
                     self._extend(at + 1, more)
             if ends:
-                self.workers[phase].pop()
+                self._end(phase, -1)
             self.partial = before
             self._put(device, -1)
+
+    def _end(self, phase: int, count: int) -> None:
+        """A worker is whole, or no longer there; it is one less of its kind to come."""
+        if count > 0:
+            self.workers[phase].append(self.partial)
+            worker, self.partial = self.partial, ()
+        else:
+            worker = self.workers[phase].pop()
+        kind = self.kind[worker[0]] if self.kind else next(iter(self.left[phase]))
+        self.left[phase][kind] -= count
+
+    def _fits(self, phase: int, device: int) -> bool:
+        """Whether a card of its kind is still to come; all ranks of a worker are of one kind."""
+        if not self.kind:
+            return True
+        if self.partial:
+            return self.kind[device] == self.kind[self.partial[0]]
+        return self.left[phase].get(self.kind[device], 0) > 0
 
     def _put(self, device: int, count: int) -> None:
         (self.used.add if count > 0 else self.used.remove)(device)
@@ -159,8 +164,9 @@ class ExactSearch:
         """Devices that may come next, one of each kind that swaps around those that are there turn into each other."""
         symmetry, domains = self.space.symmetry, self.space.case.classes.near.domains
         found: dict[tuple[int, int], int] = {}
-        for device, able in enumerate(self.space.able[phase][rank]):
-            if not able or device in self.used:
+        self.tried += len(self.space.able[phase][rank]) // FREE_SCAN
+        for device in self.space.able[phase][rank]:
+            if device in self.used or not self._fits(phase, device):
                 continue
             if self.partial and not frozenset.intersection(
                 *(domains.get(symmetry.names[each], frozenset()) for each in (*self.partial, device))
@@ -194,7 +200,7 @@ class ExactSearch:
             pairs = [(one, worker) for one in case.served(self.workers[0], worker, nearest=space.nearest)]
         handoff, ttft = held.handoff, held.ttft
         for one, other in pairs:
-            found = case.pair(one, other)[1]
+            found = case.pair(one, other)
             if found.verdict != "admitted":
                 return None
             value = NOTHING if found.handoff is None else late(seconds_of(found.handoff))
@@ -217,19 +223,18 @@ class ExactSearch:
         floor, space = self.front.floor, self.space
         broken, handoff = max(held.broken, floor[0]), max(held.handoff, floor[1])
         if not space.timed:
-            return broken, handoff, NOTHING, NOTHING
-        left = (space.sizes.workers[0] - len(self.workers[0]), space.sizes.workers[1] - len(self.workers[1]))
-        ttft = NOTHING if space.has_no_ttft else max(held.ttft, floor[2])
-        return broken, handoff, ttft, space.rate(held.rates, left)
+            return broken, handoff, NOTHING, NOTHING, space.cost
+        ttft = NOTHING if space.case.has_no_ttft else max(held.ttft, floor[2])
+        return broken, handoff, ttft, space.rate(held.rates, self.left), space.cost
 
     def _finish(self) -> None:
         space = self.space
-        pool = (tuple(self.workers[0]), tuple(self.workers[1]))
-        found = space.case.measure(*pool, nearest=space.nearest, timed=space.timed)
+        pack = space.case.alike.pack(tuple(self.workers[0]), tuple(self.workers[1]))
+        found = space.case.measure(pack, nearest=space.nearest, timed=space.timed)
         if found.verdict != "admitted":  # a prefill worker that no decode worker can be served by
             return
-        broken = len(space.keeping.broken((*pool[0], *pool[1])))
-        self.front.offer(vector_of(broken, found, timed=space.timed), pool, found)
+        broken = len(space.keeping.broken(pack.workers))
+        self.front.offer(vector_of(broken, found, space.cost, timed=space.timed), pack, found)
 
 
 Chosen = tuple[int, int, int, tuple[int, int]]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from planner.place.alike import Pack
 from planner.place.candidate import Objective, seconds_of
 from planner.place.case import Measured, late
 from planner.place.constraints import Constraints, Neighbourhood
@@ -13,20 +14,20 @@ from planner.place.regions import Worker
 
 Value = tuple[bool, Fraction]
 """Least is best; True goes before the number where there is none, and is worse than any."""
-Vector = tuple[int, Value, Value, Value]
-"""Broken preferences, handoff, TTFT, and throughput with its sign turned."""
+Vector = tuple[int, Value, Value, Value, Value]
+"""Broken preferences, handoff, TTFT, throughput with its sign turned, and the cost of an hour."""
 NOTHING: Value = (False, Fraction(0))
-Pool = tuple[tuple[Worker, ...], tuple[Worker, ...]]
+UNPRICED: Value = (True, Fraction(0))
 
 
-def vector_of(broken: int, found: Measured, *, timed: bool) -> Vector:
+def vector_of(broken: int, found: Measured, cost: Value, *, timed: bool) -> Vector:
     """The vector of an admitted pool; times that are the same for all pools of the size are left at nothing."""
     handoff = NOTHING if found.handoff is None else late(seconds_of(found.handoff))
     if not timed:
-        return broken, handoff, NOTHING, NOTHING
+        return broken, handoff, NOTHING, NOTHING, cost
     ttft = NOTHING if found.ttft is None else late(seconds_of(found.ttft))
-    rate = (True, Fraction(0)) if found.throughput is None else (False, -found.throughput)
-    return broken, handoff, ttft, rate
+    rate = UNPRICED if found.throughput is None else (False, -found.throughput)
+    return broken, handoff, ttft, rate, cost
 
 
 @dataclass(slots=True)
@@ -38,9 +39,9 @@ class Front:
 
     floor: Vector
     only: Objective | None = None
-    members: list[tuple[Vector, Pool, Measured]] = field(default_factory=list)
+    members: list[tuple[Vector, Pack, Measured]] = field(default_factory=list)
 
-    def offer(self, vector: Vector, pool: Pool, found: Measured) -> None:
+    def offer(self, vector: Vector, pool: Pack, found: Measured) -> None:
         """Takes a pool in, unless one that is here is as good; what it beats goes."""
         if self.is_beaten(vector):
             return
@@ -55,7 +56,10 @@ class Front:
         """At least as good in everything that is weighed."""
         if self.only is not None:
             return reaches(self.only, one, other)
-        return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]
+        return (
+            one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]
+            and one[4] <= other[4]
+        )  # fmt: skip
 
     @property
     def is_settled(self) -> bool:
@@ -120,10 +124,17 @@ def bound_under(objective: Objective, floor: Vector) -> Fraction | None:
 
     None where nothing can be said, or nothing is priced.
     """
-    missing, value = _under(objective, floor)
+    missing, value = _under(objective, floor)[-1]
     if missing:
         return None
     return -value if objective == "throughput" else value
+
+
+def cost_under(objective: Objective, floor: Vector, than: Vector) -> Fraction | None:
+    """The floor of the cost of an hour, where it is the objective and may be less than that of a pool."""
+    if objective != "cost" or floor[4] >= than[4]:
+        return None
+    return floor[4][1]
 
 
 def reaches(objective: Objective, vector: Vector, floor: Vector) -> bool:
@@ -131,11 +142,12 @@ def reaches(objective: Objective, vector: Vector, floor: Vector) -> bool:
     return vector[0] <= floor[0] and _under(objective, vector) <= _under(objective, floor)
 
 
-def key_under(objective: Objective, vector: Vector) -> tuple[int, Value, Value]:
+def key_under(objective: Objective, vector: Vector) -> tuple[object, ...]:
     """Least is best: broken preferences, the objective, the handoff."""
-    return vector[0], _under(objective, vector), vector[1]
+    return vector[0], *_under(objective, vector), vector[1]
 
 
-def _under(objective: Objective, vector: Vector) -> Value:
-    _, handoff, ttft, rate = vector
-    return ttft if objective == "ttft" else rate if objective == "throughput" else handoff
+def _under(objective: Objective, vector: Vector) -> tuple[Value, ...]:
+    """What decides: of equal costs, and of sizes with as many devices, the handoff."""
+    _, handoff, ttft, rate, cost = vector
+    return {"ttft": (ttft,), "throughput": (rate,), "cost": (cost, handoff)}.get(objective, (handoff,))

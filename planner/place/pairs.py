@@ -54,7 +54,8 @@ class Answer:
     """Admitted candidates, best first; the others by kind; and how far the answer is proven.
 
     `considered`: placements that the constraints leave, `possible`: all there are. `exact`: nothing left out can be
-    better; else `bound` is what nothing left out goes below (None: not known).
+    better; else `bound` is what nothing left out goes below (None: not known), or `cost_bound` an hour of it.
+    `mixtures`: of pools with unlike cards in a phase, how many mixtures were decided, and how many there are.
     """
 
     question: Question
@@ -64,6 +65,8 @@ class Answer:
     possible: int
     exact: bool
     bound: Fraction | None = None
+    cost_bound: Fraction | None = None
+    mixtures: tuple[int, int] | None = None
 
     @property
     def verdict(self) -> str:

@@ -9,20 +9,21 @@ told.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
 from fleet.errors import DescriptionError, Fault
 from planner.admit import Admission
-from planner.place.candidate import Candidate, Figures, cost_of, ranked, times_of, value_of
-from planner.place.case import Alike, Case, Fastest, Measured
+from planner.place.alike import Alike, Pack
+from planner.place.candidate import Candidate, Figures, Worker, cost_of, ranked, times_of, value_of
+from planner.place.case import Case, Measured
 from planner.place.classes import classes_of
 from planner.place.constraints import COMMAND_LINE, contradictions
-from planner.place.exact import Able, ExactSearch, Space
-from planner.place.front import NOTHING, Front, Keeping, Pool, Vector, bound_under, key_under, reaches, vector_of
-from planner.place.packs import Kinds, Packs
+from planner.place.front import Keeping, Vector, bound_under, cost_under, reaches
+from planner.place.fronts import MOST_STEPS, Found, Fronts
+from planner.place.grounds import Ground
 from planner.place.pairs import Answer, Question
 from planner.place.regions import Sizes
 from planner.place.screen import told
@@ -31,12 +32,7 @@ from planner.workers import degree_fault
 
 MOST_POOLS = 100_000
 """Sizes that are tried, batches counted: more are a slip, not a search."""
-MOST_STEPS = 20_000
-"""Devices that are tried for one size where every pool is looked at."""
-MOST_STEPS_IN_ALL = 60_000
 Routing = Literal["any", "nearest"]
-_NO_FLOOR: Vector = (0, NOTHING, NOTHING, NOTHING)
-_UNTIMED = (Fastest(None, is_only=True), Fastest(None, is_only=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,12 +81,13 @@ class PoolSearch:
         self.keeping = Keeping(constraints, self.classes.near, self.names)
         self.alike = Alike(self.classes.symmetry)
         self.nearest = question.routing == "nearest"
-        self.packs = Packs(self.classes, self.keeping, self.able, nearest=self.nearest)
-        self._cases: dict[tuple[int, tuple[int, int]], Case] = {}
-        self._ables: dict[object, tuple[Able, Symmetry]] = {}
+        self.fronts = Fronts(
+            self.classes, self.alike, self.keeping, self.able, question.objective, nearest=self.nearest,
+            sizes=question.combinations,
+        )  # fmt: skip
+        self._grounds: dict[tuple[int, tuple[int, int]], Ground] = {}
         self._symmetries: dict[object, Symmetry] = {}
-        self._left = MOST_STEPS_IN_ALL
-        self._open: list[Vector] = []
+        self._told: dict[int, tuple[Pack, _Named]] = {}
 
     def _check(self) -> None:
         question, faults = self.question, []
@@ -113,16 +110,18 @@ class PoolSearch:
         found: list[Candidate] = []
         for batch in question.batches:
             for ranks, group in itertools.groupby(listed, key=lambda sizes: sizes.ranks):
-                case = self._case(batch, ranks)
-                found += [each for sizes in group for each in self._of_sizes(case, sizes)]
+                ground = self._ground(batch, ranks)
+                found += [each for sizes in group for each in self._of_sizes(ground, sizes)]
         if not found:
             raise self._nothing_left()
         admitted = ranked((each for each in found if each.verdict == "admitted"), question.objective)
         others = tuple(each for each in found if each.verdict != "admitted")
-        exact = not self._open and all(each.proven for each in admitted)
+        fronts = self.fronts
+        bound, cost = self._bound(admitted)
         return Answer(
             question=question, admitted=tuple(admitted), others=others, considered=len(listed) * len(question.batches),
-            possible=question.combinations, exact=exact, bound=self._bound(admitted),
+            possible=question.combinations, exact=not fronts.open and all(each.proven for each in admitted),
+            bound=bound, cost_bound=cost, mixtures=(fronts.looked_at, fronts.mixtures) if fronts.mixtures else None,
         )  # fmt: skip
 
     def _listed(self) -> list[Sizes]:
@@ -142,22 +141,27 @@ class PoolSearch:
         words = f"the smallest pool of these takes {least} devices, and {limit}; ask for fewer workers or ranks"
         raise DescriptionError.at(COMMAND_LINE, "", words)
 
-    def _bound(self, admitted: list[Candidate]) -> Fraction | None:
-        """What no pool at all can be better than, where the first one is not proven to be that."""
-        objective = self.question.objective
+    def _bound(self, admitted: list[Candidate]) -> tuple[Fraction | None, Fraction | None]:
+        """What no pool at all can be better than, and cost less than, where the first one is not proven to be that."""
+        objective, opened = self.question.objective, self.fronts.open
         if not admitted:
-            return None
-        bounds = [each.bound for each in admitted] + [bound_under(objective, floor) for floor in self._open]
+            return None, None
+        first = admitted[0]
+        costs = [each.cost_bound for each in admitted] + [_cost_of(floor) for floor in opened if objective == "cost"]
+        cheap = min((cost for cost in costs if cost is not None), default=None)
+        if cheap is not None and (first.figures.cost is None or cheap < first.figures.cost):
+            return None, cheap
+        bounds = [each.bound for each in admitted] + [bound_under(objective, floor) for floor in opened]
         known = [bound for bound in bounds if bound is not None]
-        first = value_of(admitted[0], objective if objective in ("ttft", "throughput") else "handoff")
-        if not known or first is None:
-            return min(known, default=None)
-        best, found = (max(known), -first) if objective == "throughput" else (min(known), first)
-        return None if (best <= found if objective == "throughput" else best >= found) else best
+        value = value_of(first, objective if objective in ("ttft", "throughput") else "handoff")
+        if not known or value is None:
+            return min(known, default=None), None
+        best, found = (max(known), -value) if objective == "throughput" else (min(known), value)
+        return None if (best <= found if objective == "throughput" else best >= found) else best, None
 
     def _nothing_left(self) -> DescriptionError:
         """Which constraints leave no pool, whatever the memory; without any, what a pool is made of does."""
-        if self._open:
+        if self.fronts.open:
             words = f"no pool was found, and more than {MOST_STEPS:,} parts of pools were left; ask for fewer workers"
             return DescriptionError.at(COMMAND_LINE, "", words)
         faults = []
@@ -177,151 +181,66 @@ class PoolSearch:
         )
         return DescriptionError.at(COMMAND_LINE, "", words)
 
-    def _case(self, batch: int, ranks: tuple[int, int]) -> Case:
-        if (batch, ranks) not in self._cases:
-            self._cases[batch, ranks] = Case(self.question.ask, self.classes, self.alike, batch, ranks)
-        return self._cases[batch, ranks]
+    def _ground(self, batch: int, ranks: tuple[int, int]) -> Ground:
+        if (batch, ranks) not in self._grounds:
+            self._grounds[batch, ranks] = Ground(
+                Case(self.question.ask, self.classes, self.alike, batch, ranks), self.keeping, self.able,
+                self._symmetry, self.question.prices, nearest=self.nearest,
+            )  # fmt: skip
+        return self._grounds[batch, ranks]
 
-    def _of_sizes(self, case: Case, sizes: Sizes) -> Iterable[Candidate]:
-        """The best pools of each pair of kinds of cards: admitted ones, or else one that says why not."""
-        failed: list[Candidate] = []
-        found: list[Candidate] = []
-        for kinds in self.packs.kinds():
-            front, refused = self._front(case, sizes, kinds)
-            found += front
-            failed += [refused] if refused is not None else []
-        return found or failed[:1]
+    def _of_sizes(self, ground: Ground, sizes: Sizes) -> list[Candidate]:
+        """The best pools of a size: admitted ones, or else one that says why not."""
+        found, failed = self.fronts.of(ground, sizes)
+        if found:
+            return [self._candidate_of(ground.case, each) for each in found]
+        return [self._candidate(ground.case, pack) for pack in failed[:1]]
 
-    def _front(self, case: Case, sizes: Sizes, kinds: Kinds) -> tuple[list[Candidate], Candidate | None]:
-        """Pools of one size and pair of kinds that no other one beats; where there is none, one that is refused."""
-        refused: Pool | None = None
-        space = self._space(case, sizes, kinds)
-        if space is None:
-            return [], self._short(case, sizes, kinds)
-        front = Front(space.floor() if case.is_known else _NO_FLOOR)
-        for prefill, decode in self.packs.of(case, sizes, kinds):
-            pool = (tuple(prefill), tuple(decode))
-            found = case.measure(*pool, nearest=self.nearest, timed=space.timed or self._is_timed)
-            if found.verdict == "admitted":
-                front.offer(vector_of(self._count_broken(pool), found, timed=space.timed), pool, found)
-            else:
-                refused = refused or pool
-            if front.is_settled:
-                break
-        is_settled = front.is_settled or not case.is_known
-        is_best = is_settled
-        if not is_settled:
-            is_settled, is_best = self._looked_at_all(space, front, refused)
-        if not front.members:
-            self._open += [] if is_settled else [front.floor]
-            return [], self._candidate(case, refused) if refused else self._short(case, sizes, kinds)
-        objective = self.question.objective
-        first = min((vector for vector, _, _ in front.members), key=lambda vector: key_under(objective, vector))
-        bound = first if is_best else front.floor
-        return [self._told(case, each, bound, proven=is_settled) for each in front.members], None
-
-    def _looked_at_all(self, space: Space, front: Front, refused: Pool | None) -> tuple[bool, bool]:
-        """Whether nothing is missing from the front after a search through all pools, and nothing of the objective.
-
-        What the first search leaves open in all figures together may be settled in the one that is asked for.
-        """
-        if not front.members and refused is None and self.packs.is_exact(space.sizes):
-            return True, True
-        if self._search(space, front) or front.is_settled:
-            return True, True
-        if not space.timed:
-            return False, False
-        alone = Front(front.floor, self.question.objective)
-        for vector, pool, found in front.members:
-            alone.offer(vector, pool, found)
-        done = alone.is_settled or self._search(space, alone)
-        for vector, pool, found in alone.members:
-            front.offer(vector, pool, found)
-        return False, done
-
-    def _search(self, space: Space, front: Front) -> bool:
-        search = ExactSearch(space, front, min(MOST_STEPS, self._left))
-        done = search.run()
-        self._left -= search.tried
-        return done
-
-    def _space(self, case: Case, sizes: Sizes, kinds: Kinds) -> Space | None:
-        """All pools of that kind; None where no device of a phase has room."""
-        key = (id(case), kinds)
-        if key not in self._ables:
-            able = self._able(case, kinds)
-            self._ables[key] = (able, self._symmetry(able))
-        able, symmetry = self._ables[key]
-        if not all(any(rank) for side in able for rank in side):
-            return None
-        up, down = (case.fastest(phase, able[phase], symmetry) for phase in (0, 1)) if case.is_known else _UNTIMED
-        return Space(
-            case=case, sizes=sizes, able=able, symmetry=symmetry, keeping=self.keeping, nearest=self.nearest,
-            fastest=(up, down),
-        )  # fmt: skip
-
-    def _able(self, case: Case, kinds: Kinds) -> Able:
-        up, down = (
-            tuple(
-                tuple(
-                    self.able[device][phase] and self.packs.sku[device] == kinds[phase] and room[phase][rank]
-                    for device, room in enumerate(case.rooms)
-                )
-                for rank in range(case.ranks[phase])
-            )
-            for phase in (0, 1)
-        )
-        return up, down
-
-    def _symmetry(self, able: Able) -> Symmetry:
-        """Swaps that turn no device into one that may not be the same, or is avoided and the other is not."""
-        avoided = self.question.constraints.avoided
-        marks = tuple(
-            zip((name in avoided for name in self.names), *(rank for side in able for rank in side), strict=True)
-        )
+    def _symmetry(self, marks: tuple[object, ...]) -> Symmetry:
+        """Swaps that turn no device into one of another mark."""
         if marks not in self._symmetries:
             whole = self.classes.symmetry
             plain = all(marks[device] == marks[like] for device, like in enumerate(whole.like))
             self._symmetries[marks] = whole if plain else symmetry_of(self.question.ask.fleet, marks)
         return self._symmetries[marks]
 
-    def _short(self, case: Case, sizes: Sizes, kinds: Kinds) -> Candidate | None:
-        pack = self.packs.without_room(case, sizes, kinds)
-        return None if pack is None else self._candidate(case, (tuple(pack[0]), tuple(pack[1])))
-
-    def _told(
-        self, case: Case, member: tuple[Vector, Pool, Measured], bound: Vector, *, proven: bool
-    ) -> Candidate:  # fmt: skip
+    def _candidate_of(self, case: Case, found: Found) -> Candidate:
         """A pool of the front, with its times where the objective asks for them, and the bound where it is not met."""
-        vector, pool, found = member
-        objective = self.question.objective
-        if self._is_timed and not found.is_timed:
-            found = case.measure(*pool, nearest=self.nearest, timed=True)
-        candidate = self._candidate(case, pool, found)
-        if proven or reaches(objective, vector, bound):
+        objective, measured = self.question.objective, found.measured
+        if self.fronts.is_timed and not measured.is_timed:
+            measured = case.measure(found.pack, nearest=self.nearest, timed=True)
+        candidate = self._candidate(case, found.pack, measured)
+        if found.bound is None or reaches(objective, found.vector, found.bound):
             return candidate
-        return replace(candidate, bound=bound_under(objective, bound), proven=False)
+        cost = cost_under(objective, found.bound, found.vector)
+        bound = bound_under(objective, found.bound) if cost is None else None
+        return replace(candidate, bound=bound, cost_bound=cost, proven=False)
 
-    @property
-    def _is_timed(self) -> bool:
-        return self.question.objective in ("ttft", "throughput")
+    def _named(self, pack: Pack) -> _Named:
+        """What all batches have in common: names, what is broken, and the cost."""
+        held = self._told.get(id(pack))
+        if held is None:
+            prefill, decode = (
+                tuple(tuple(self.names[d] for d in worker) for worker in side) for side in (pack.prefill, pack.decode)
+            )
+            names = [name for worker in (*prefill, *decode) for name in worker]
+            prices = self.question.prices
+            cost = cost_of(self.question.ask.fleet, names, prices) if prices else None
+            broken = () if self.keeping.is_free else self.keeping.broken(pack.workers)
+            held = self._told[id(pack)] = (pack, _Named(prefill, decode, len(names), broken, cost))
+        return held[1]
 
-    def _count_broken(self, pool: Pool) -> int:
-        return len(self.keeping.broken((*pool[0], *pool[1])))
-
-    def _candidate(self, case: Case, pool: Pool, found: Measured | None = None) -> Candidate:
+    def _candidate(self, case: Case, pack: Pack, found: Measured | None = None) -> Candidate:
         """The candidate of a pool: the verdict of its worst pair of workers, and the longest handoff."""
-        found = found or case.measure(*pool, nearest=self.nearest, timed=False)
-        prefills, decodes = (tuple(tuple(self.names[d] for d in worker) for worker in side) for side in pool)
-        names = [name for worker in (*prefills, *decodes) for name in worker]
-        prices = self.question.prices
+        found = found or case.measure(pack, nearest=self.nearest, timed=False)
+        named = self._named(pack)
         figures = Figures(
-            devices=len(names), handoff=found.handoff, slack_bytes=found.slack_bytes, ttft=found.ttft, tpot=found.tpot,
-            throughput=found.throughput, cost=cost_of(self.question.ask.fleet, names, prices) if prices else None,
+            devices=named.devices, handoff=found.handoff, slack_bytes=found.slack_bytes, ttft=found.ttft,
+            tpot=found.tpot, throughput=found.throughput, cost=named.cost,
         )  # fmt: skip
         return Candidate(
-            prefill=prefills, decode=decodes, verdict=found.verdict, codes=found.codes, figures=figures, alike=None,
-            broken=self.keeping.broken((*pool[0], *pool[1])), staged=found.staged, batch=case.batch,
+            prefill=named.prefill, decode=named.decode, verdict=found.verdict, codes=found.codes, figures=figures,
+            alike=None, broken=named.broken, staged=found.staged, batch=case.batch,
         )  # fmt: skip
 
     def timed(self, answer: Answer) -> Answer:
@@ -329,8 +248,8 @@ class PoolSearch:
         return replace(answer, admitted=tuple(map(self._with_times, answer.admitted)))
 
     def _with_times(self, pool: Candidate) -> Candidate:
-        case, workers = self._of(pool)
-        found = case.measure(*workers, nearest=self.nearest, timed=True)
+        case, pack = self._of(pool)
+        found = case.measure(pack, nearest=self.nearest, timed=True)
         figures = replace(pool.figures, ttft=found.ttft, tpot=found.tpot, throughput=found.throughput)
         return replace(pool, figures=figures)
 
@@ -338,25 +257,38 @@ class PoolSearch:
         """A pool with its times, its worst pair of workers admitted once more: a wrong screen never goes unnoticed."""
         if pool.verdict != "admitted":
             return pool
-        case, workers = self._of(pool)
-        found = case.measure(*workers, nearest=self.nearest, timed=True)
-        answer = case.screen.admission(*found.ends)
+        case, pack = self._of(pool)
+        ends = case.ends(pack, nearest=self.nearest)
+        answer = case.screen.admission(*ends)
         times = times_of(answer)
-        prefill, decode = (tuple(map(self.classes.symmetry.number.__getitem__, end.split(","))) for end in found.ends)
+        prefill, decode = (tuple(map(self.classes.symmetry.number.__getitem__, end.split(","))) for end in ends)
         mine = (case.time(0, prefill).seconds, case.time(1, decode).seconds)
         theirs = None if times is None else (times.prefill.seconds, times.decode.seconds)
-        if told(answer) != case.pair(prefill, decode)[1] or mine != theirs:
-            raise RuntimeError(f"the screen and the admission of {found.ends} disagree")
+        if told(answer) != case.pair(prefill, decode) or mine != theirs:
+            raise RuntimeError(f"the screen and the admission of {ends} disagree")
         return self._with_times(pool)
 
     def admission(self, pool: Candidate) -> Admission:
         """The admission of the worst pair of workers of a pool."""
-        case, workers = self._of(pool)
-        return case.screen.admission(*case.measure(*workers, nearest=self.nearest, timed=False).ends)
+        case, pack = self._of(pool)
+        return case.screen.admission(*case.ends(pack, nearest=self.nearest))
 
-    def _of(self, pool: Candidate) -> tuple[Case, Pool]:
+    def _of(self, pool: Candidate) -> tuple[Case, Pack]:
         number = self.classes.symmetry.number
         prefill, decode = (
             tuple(tuple(number[name] for name in worker) for worker in side) for side in (pool.prefill, pool.decode)
         )
-        return self._case(pool.batch, (len(prefill[0]), len(decode[0]))), (prefill, decode)
+        return self._ground(pool.batch, (len(prefill[0]), len(decode[0]))).case, self.alike.pack(prefill, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    prefill: tuple[Worker, ...]
+    decode: tuple[Worker, ...]
+    devices: int
+    broken: tuple[str, ...]
+    cost: Fraction | None
+
+
+def _cost_of(floor: Vector) -> Fraction | None:
+    return None if floor[4][0] else floor[4][1]

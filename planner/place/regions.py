@@ -36,6 +36,11 @@ class Cell:
     decode: list[int]
     either: list[int]
 
+    def most_beside(self, prefill: int, ranks: tuple[int, int]) -> int:
+        """The most decode groups beside so many of prefill; -1 where these do not fit."""
+        either = len(self.either) - max(0, prefill * ranks[0] - len(self.prefill))
+        return -1 if either < 0 else (len(self.decode) + either) // ranks[1]
+
     def fits(self, groups: tuple[int, int], ranks: tuple[int, int]) -> bool:
         """Whether so many groups of each phase fit."""
         more = max(0, groups[0] * ranks[0] - len(self.prefill)) + max(0, groups[1] * ranks[1] - len(self.decode))
@@ -95,8 +100,10 @@ def halves_of(classes: FleetClasses, able: Callable[[int], object]) -> list[tupl
 def cells_of(
     classes: FleetClasses, region: Iterable[int], able: Callable[[int], tuple[bool, bool]], *, by: str
 ) -> list[Cell]:
-    """The cells of a region: `by` node, domain (a device in none is a cell of its own) or whole."""
-    names, near = classes.symmetry.names, classes.near
+    """The cells of a region: `by` node, domain (a device in none is a cell of its own), kind (a domain's cards of one
+    kind) or whole.
+    """
+    names, near, devices = classes.symmetry.names, classes.near, classes.fleet.devices
     cells: dict[object, Cell] = {}
     for device in region:
         prefill, decode = able(device)
@@ -104,7 +111,10 @@ def cells_of(
             continue
         name = names[device]
         domain = min(near.domains.get(name, ()), default=None)
-        key: object = {"node": near.node[name], "domain": domain or device}.get(by, "whole")
+        key: object = "whole"
+        if by != "whole":
+            home = domain or device
+            key = near.node[name] if by == "node" else (home, devices[device].sku) if by == "kind" else home
         cell = cells.setdefault(key, Cell([], [], []))
         (cell.either if prefill and decode else cell.prefill if prefill else cell.decode).append(device)
     first: dict[str, int] = {}
@@ -149,14 +159,11 @@ def _options(cell: Cell, sizes: Sizes, *, one_each: bool, served: int | None) ->
     """(prefill groups, most decode groups beside them) of one cell."""
     found = []
     for x in range(sizes.workers[0] + 1):
-        if not cell.fits((x, 0), sizes.ranks) or (one_each and x > 1):
+        y = cell.most_beside(x, sizes.ranks)
+        if y < 0 or (one_each and x > 1):
             break
-        y = 0
         most = max(0, 1 - x) if one_each else sizes.workers[1]
-        most = most if served is None else min(most, served * x)
-        while y < most and cell.fits((x, y + 1), sizes.ranks):
-            y += 1
-        found.append((x, y))
+        found.append((x, min(y, most if served is None else min(most, served * x))))
     return found
 
 

@@ -193,7 +193,7 @@ class Screen:
         errors += ["NO_ROUTE"] * bool(found.routed.no_way)
         verdict: Verdict = "refused" if errors else "unverified" if unknowns else "admitted"
         codes = tuple(sorted({*errors, *unknowns}))
-        slack = _least(site.slack_bytes for site in sites)
+        slack = least(site.slack_bytes for site in sites)
         return _of(verdict, codes, found, slack, self.ask.pricing)
 
     def _have_memory_in_common(self, names: Iterable[str]) -> bool:
@@ -275,7 +275,7 @@ def told(answer: Admission) -> Screened:
     codes = tuple(sorted({r.code for r in answer.reasons if r.severity != "warning"}))
     if answer.prediction is None:
         return Screened(verdict=answer.verdict, codes=codes)
-    slack = _least(
+    slack = least(
         None if (budget := answer.budgets[f.arena].budget_bytes) is None else budget - f.total_bytes
         for f in answer.prediction.footprints
         if f.device is not None
@@ -294,7 +294,7 @@ def _of(
     return Screened(verdict=verdict, codes=codes, handoff=time, staged=found.routed.staged, slack_bytes=slack)
 
 
-def _least(slacks: Iterable[int | None]) -> int | None:
+def least(slacks: Iterable[int | None]) -> int | None:
     """The least; None where one is unknown, or there is none."""
     held = list(slacks)
     known = [slack for slack in held if slack is not None]

@@ -41,13 +41,13 @@ def rated_devices(fleet: Fleet, rates: list[int]) -> Fleet:
     return replace(fleet, devices=tuple(devices))
 
 
-def workers(fleet: Fleet, ranks: int, kind: str | None) -> list[Worker]:
+def workers(fleet: Fleet, ranks: int) -> list[Worker]:
     """All workers of one kind of card in one domain, in every order of ranks."""
-    near = classes_of(fleet).near
-    names = [each.id for each in fleet.devices if each.sku == kind]
+    near, sku = classes_of(fleet).near, {each.id: each.sku for each in fleet.devices}
     return [
-        worker for worker in itertools.permutations(names, ranks)
-        if ranks == 1 or frozenset.intersection(*(near.domains[name] for name in worker))
+        worker for worker in itertools.permutations(sku, ranks)
+        if len({sku[name] for name in worker}) == 1
+        and (ranks == 1 or frozenset.intersection(*(near.domains[name] for name in worker)))
     ]  # fmt: skip
 
 
@@ -70,6 +70,7 @@ class Brute:
         self.times: dict[tuple[str, Worker], Any] = {}
         near = classes_of(self.fleet).near
         self.names = [each.id for each in self.fleet.devices]
+        self.sku = {each.id: each.sku for each in self.fleet.devices}
         self.keeping = Keeping(question.constraints, near, self.names)
 
     def pair(self, one: Worker, other: Worker) -> Any:
@@ -109,27 +110,40 @@ class Brute:
             rate = (False, -most * 24 / self.sizes.devices)
         return handoff, ttft, rate
 
-    def allowed(self, phase: str, ranks: int, kind: str) -> list[Worker]:
+    def allowed(self, phase: str, ranks: int) -> list[Worker]:
         """Workers of devices that may serve a phase."""
         allows = self.question.constraints.allows
-        return [each for each in workers(self.fleet, ranks, kind) if all(allows(name, phase) for name in each)]
+        return [each for each in workers(self.fleet, ranks) if all(allows(name, phase) for name in each)]
+
+    def cost(self, pool: tuple[Worker, ...]) -> tuple[bool, Any]:
+        """Of an hour; nothing where there are no prices."""
+        prices = self.question.prices
+        known = [prices.get(self.sku[name] or "") for worker in pool for name in worker] if prices else []
+        return (True, 0) if None in known else (False, sum(price for price in known if price is not None))
 
     def pools(self) -> list[tuple[Any, ...]]:
-        """(broken, handoff, TTFT, throughput) of every admitted pool that keeps to the rules."""
+        """(kinds of both phases, broken, handoff, TTFT, throughput, cost) of every admitted pool that keeps to the
+        rules.
+        """
         out = []
         number = {name: at for at, name in enumerate(self.names)}
-        for kinds in itertools.product(sorted({each.sku for each in self.fleet.devices}), repeat=2):
-            ups, downs = (
-                sides(self.allowed(phase, ranks, kind), count)
-                for phase, ranks, kind, count in zip(PHASES, self.sizes.ranks, kinds, self.sizes.workers, strict=True)
-            )
-            for prefill, decode in itertools.product(ups, downs):
-                if {n for w in prefill for n in w} & {n for w in decode for n in w}:
-                    continue
-                numbered = [tuple(number[name] for name in worker) for worker in (*prefill, *decode)]
-                if self.keeping.allows(numbered) and (found := self.figures(prefill, decode)) is not None:
-                    out.append((kinds, len(self.keeping.broken(numbered)), *found))
+        ups, downs = (
+            sides(self.allowed(phase, ranks), count)
+            for phase, ranks, count in zip(PHASES, self.sizes.ranks, self.sizes.workers, strict=True)
+        )
+        for prefill, decode in itertools.product(ups, downs):
+            if {n for w in prefill for n in w} & {n for w in decode for n in w}:
+                continue
+            numbered = [tuple(number[name] for name in worker) for worker in (*prefill, *decode)]
+            if self.keeping.allows(numbered) and (found := self.figures(prefill, decode)) is not None:
+                broken, cost = len(self.keeping.broken(numbered)), self.cost((*prefill, *decode))
+                out.append((kinds_of(self.sku, prefill, decode), broken, *found, cost))
         return out
+
+
+def kinds_of(sku: dict[str, Any], *phases: tuple[Worker, ...]) -> tuple[tuple[str, ...], ...]:
+    """The kinds of cards of each phase."""
+    return tuple(tuple(sorted({sku[worker[0]] for worker in side})) for side in phases)
 
 
 def priced(seconds: Any) -> tuple[bool, Any]:
@@ -137,16 +151,19 @@ def priced(seconds: Any) -> tuple[bool, Any]:
     return seconds is None, seconds or Fraction(0)
 
 
-def figures_of(pool: Candidate) -> tuple[Any, ...]:
+def figures_of(pool: Candidate, *, with_cost: bool = False) -> tuple[Any, ...]:
     """The same of a candidate."""
     found = pool.figures
     assert found.ttft is not None
     rate = (True, 0) if found.throughput is None else (False, -found.throughput)
-    return len(pool.broken), priced(seconds_of(found.handoff)), priced(found.ttft.seconds), rate
+    cost = priced(found.cost) if with_cost else (False, 0)
+    return len(pool.broken), priced(seconds_of(found.handoff)), priced(found.ttft.seconds), rate, cost
 
 
 def check(question: PoolQuestion) -> None:
-    """Every objective's first pool, and the Pareto set of each pair of kinds, are those of brute force."""
+    """Every objective's first pool, the front of each pair of kinds, and the mixtures that no pool beats are those of
+    brute force.
+    """
     brute = Brute(question)
     wanted = brute.pools()
     search = PoolSearch(question)
@@ -159,20 +176,51 @@ def check(question: PoolQuestion) -> None:
     if not wanted:
         return
     assert answer.exact
-    assert answer.bound is None
-    sku = {each.id: each.sku for each in question.ask.fleet.devices}
-    for kinds in {each[0] for each in wanted}:
-        points = {each[1:] for each in wanted if each[0] == kinds}
-        front = {p for p in points if not any(q != p and all(map(operator.le, q, p)) for q in points)}
-        mine = [p for p in answer.admitted if (sku[p.prefill[0][0]], sku[p.decode[0][0]]) == kinds]
-        assert {figures_of(each) for each in mine} == front
+    assert (answer.bound, answer.cost_bound) == (None, None)
+    assert answer.mixtures is None or answer.mixtures[0] == answer.mixtures[1]
+    mine: dict[Any, set[Any]] = {}
+    for each in answer.admitted:
+        told = figures_of(each, with_cost=bool(question.prices))
+        mine.setdefault(kinds_of(brute.sku, each.prefill, each.decode), set()).add(told)
+    assert {kinds: points for kinds, points in mine.items() if is_pure(kinds)} == pure_fronts(wanted)
+    mixed = [each[1:] for each in wanted if not is_pure(each[0])]
+    pure = {each[1:] for each in wanted if is_pure(each[0])}
+    front = {point for point in front_of(mixed) if not any(beats(other, point) for other in pure)}
+    found = [point for kinds, points in mine.items() if not is_pure(kinds) for point in points]
+    assert sorted(found) == sorted(front), "each once"
     for objective in OBJECTIVES:
-        if objective == "cost":
+        if objective == "cost" and not question.prices:
             continue
-        found = PoolSearch(replace(question, objective=objective)).run().admitted[0]
-        at = {"ttft": 3, "throughput": 4}.get(objective, 2)
-        assert (len(found.broken), values(found, objective)) == min((each[1], each[at]) for each in wanted), objective
-    search.shown(answer.admitted[0])
+        best = PoolSearch(replace(question, objective=objective)).run().admitted[0]
+        at = {"ttft": 3, "throughput": 4, "cost": 5}.get(objective, 2)
+        assert (len(best.broken), values(best, objective)) == min((each[1], each[at]) for each in wanted), objective
+    for each in answer.admitted[:2]:
+        search.shown(each)
+
+
+def is_pure(kinds: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether each phase is of one kind of card."""
+    return all(len(side) == 1 for side in kinds)
+
+
+def beats(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """As good in everything."""
+    return all(map(operator.le, one, other))
+
+
+def front_of(points: Any) -> set[tuple[Any, ...]]:
+    """Those that no other one beats."""
+    distinct = set(points)
+    return {p for p in distinct if not any(q != p and beats(q, p) for q in distinct)}
+
+
+def pure_fronts(wanted: list[tuple[Any, ...]]) -> dict[Any, set[Any]]:
+    """By pair of kinds."""
+    held: dict[Any, list[Any]] = {}
+    for each in wanted:
+        if is_pure(each[0]):
+            held.setdefault(each[0], []).append(each[1:])
+    return {kinds: front_of(points) for kinds, points in held.items()}
 
 
 def values(pool: Candidate, objective: Objective) -> tuple[bool, Any]:
@@ -193,15 +241,18 @@ RULES: list[dict[str, Any]] = [
     ranks=st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 2), (2, 2)]), links=st.sampled_from([(), (450, 100), (50, 450)]),
     rates=st.sampled_from([[3], [3, 1], [1, 3, 2], [2, 1, 1, 3]]), cards=st.sampled_from(["a", "ab", "aab"]),
     rules=st.sampled_from(RULES), nearest=st.booleans(),
+    prices=st.sampled_from([{}, {"a": Fraction(3), "b": Fraction(1)}, {"a": Fraction(3)}]),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_objective_finds_the_best_of_all_pools(shape, counts, ranks, links, rates, cards, rules, nearest) -> None:
+def test_every_objective_finds_the_best_of_all_pools(
+    shape, counts, ranks, links, rates, cards, rules, nearest, prices
+) -> None:
     fleet = rated_devices(boards(*shape, rates=links), rates)
     skus = itertools.cycle(cards)
     fleet = replace(fleet, devices=tuple(replace(each, sku=next(skus)) for each in fleet.devices))
     if counts[0] * ranks[0] + counts[1] * ranks[1] > len(fleet.devices):
         return
-    check(question_of(fleet, counts, ranks, nearest=nearest, constraints=Constraints(**rules)))
+    check(question_of(fleet, counts, ranks, nearest=nearest, constraints=Constraints(**rules), prices=prices))
 
 
 @given(fleet=small_fleets(), counts=st.sampled_from([(1, 2), (2, 1), (2, 2)]), nearest=st.booleans())
@@ -242,7 +293,7 @@ def test_a_search_that_ends_early_tells_a_bound_between_which_and_its_pool_the_b
     at = {"ttft": 3, "throughput": 4}.get(objective, 2)
     best = min(each[at] for each in Brute(question).pools())
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("planner.place.pools.MOST_STEPS", most)
+        patched.setattr("planner.place.fronts.MOST_STEPS", most)
         answer = PoolSearch(question).run()
     first = answer.admitted[0]
     bound = first.bound if objective != "throughput" or first.bound is None else -first.bound
