@@ -58,8 +58,13 @@ def summary(plant: Plant, traffic: Traffic, outcome: Outcome) -> Document:
         "mean_in_system": outcome.area / last if last else 0.0,
         "events": int(outcome.counters[col.EVENTS]),
         "unfinished": [] if bool(done.all()) else _unfinished(outcome),
-        "limits": list(NOT_MODELLED) + _rounded(plant),
+        "limits": [*NOT_MODELLED, *_kept(plant), *_rounded(plant)],
     }  # fmt: skip
+
+
+def _kept(plant: Plant) -> list[str]:
+    words = "Layers with a window keep no more than it, also while a chunk of a prompt is computed: an engine may for a step."
+    return [words] if any(worker.hold.windows for worker in plant.workers) else []
 
 
 def _rounded(plant: Plant) -> list[str]:
