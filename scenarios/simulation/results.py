@@ -63,7 +63,7 @@ def summary(plant: Plant, traffic: Traffic, outcome: Outcome) -> Document:
 
 
 def _kept(plant: Plant) -> list[str]:
-    words = "Layers with a window keep no more than it, also while a chunk of a prompt is computed: an engine may for a step."
+    words = "Layers with a window keep no more than it; an engine may keep more while a chunk of a prompt is computed."
     return [words] if any(worker.hold.windows for worker in plant.workers) else []
 
 
