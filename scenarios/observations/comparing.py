@@ -110,6 +110,9 @@ def _handoff(
             f"admit again with --engine {wanted[0] if wanted else reading.engine}"
         )
         return _unwitnessed(expected, seen, words)
+    uncounted = seen is None or seen.bytes is None or (seen.transfers is None and requests is None)
+    if reading.unknown and uncounted:
+        return _unwitnessed(expected, seen, reading.unknown[0])
     if seen is None or (seen.bytes is None and seen.transfers is None):
         return _unwitnessed(expected, seen, f"{reading.format} says nothing of transfers in the plan's direction")
     if len(models := {one.model for one in reading.observations if one.model}) > 1:

@@ -55,14 +55,20 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
         message = f"{' and '.join(kinds)} of NIXL in one file say the same bytes twice: keep one kind"
         raise DescriptionError.at(source, "", message, lines[0].number, 1)
     warnings: list[str] = []
+    unknown: list[str] = []
     if traces:
         seen = [_traced(traces, source, version, warnings)]
     elif samples:
-        seen = _sampled(scrapes_of(samples, source), source, version, warnings)
+        scrapes = scrapes_of(samples, source)
+        seen = _sampled(scrapes, source, version, warnings)
+        unknown = scrapes.unknown
     else:
         seen = _evented(events, source, version)
     blind = ("which transfers carry a cache: an agent counts all of its own",)
-    return Reading(format=NAME, engine=ENGINE, observations=tuple(seen), blind=blind, warnings=tuple(warnings))
+    return Reading(
+        format=NAME, engine=ENGINE, observations=tuple(seen), blind=blind, warnings=tuple(warnings),
+        unknown=tuple(unknown),
+    )  # fmt: skip
 
 
 def _traced(

@@ -149,3 +149,5 @@ class Reading:
     blind: tuple[str, ...] = ()
     sizing: dict[str, Interval] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Why figures that it has are unknown: a counter that fell, a series that misses in a scrape."""

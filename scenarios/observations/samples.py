@@ -40,6 +40,8 @@ class Scrapes:
     series: dict[tuple[str, Labels], Series]
     count: int
     warnings: list[str]
+    unknown: list[str] = field(default_factory=list)
+    """Why what a series rose by is unknown, each a sentence with what was seen and how to mend it."""
 
     def label_sets(self, names: Iterable[str]) -> list[Labels]:
         """Every set of labels that one of the names has, in the order of the file."""
@@ -51,14 +53,29 @@ class Scrapes:
         found = self.series.get((name, labels))
         if found is None:
             return None
-        if len(found.values) < self.count:
-            self.warnings.append(f"{name} (line {found.lines[0]}) is not in every scrape: unknown")
+        if (why := self._why_unknown(name, found)) is not None:
+            if why not in self.unknown:
+                self.unknown.append(why)
+                self.warnings.append(why)
             return None
-        for before, after, line in zip(found.values, found.values[1:], found.lines[1:], strict=False):
-            if after.low < before.low:
-                self.warnings.append(f"{name} fell at line {line}: reset, or another process; its rise is unknown")
-                return None
         return found.values[0] if self.count == 1 else found.values[-1] - found.values[0]
+
+    def _why_unknown(self, name: str, found: Series) -> str | None:
+        for before, after, at, line in zip(
+            found.values, found.values[1:], found.lines, found.lines[1:], strict=False
+        ):
+            if after.low < before.low:
+                return (
+                    f"{name} fell from {_figure(before)} (line {at}) to {_figure(after)} (line {line}) between scrapes: "
+                    "its process began anew, or the file holds scrapes of two; what it counted in between is unknown: "
+                    f"keep the scrapes from line {line} on, or those of one process"
+                )
+        if len(found.values) < self.count:
+            return (
+                f"{name} stands in {len(found.values):,} of {self.count:,} scrapes (first in line {found.lines[0]}): "
+                "what it counted in the others is unknown; keep the scrapes that have it"
+            )
+        return None
 
     def last(self, name: str, labels: Labels) -> Interval | None:
         """The newest value of a gauge."""
@@ -73,6 +90,11 @@ class Scrapes:
     def first_line(self, names: Iterable[str], labels: Labels) -> tuple[int, ...]:
         """The first line of each of the names that is there."""
         return tuple(self.series[name, labels].lines[0] for name in names if (name, labels) in self.series)
+
+
+def _figure(value: Interval) -> str:
+    """A sample's value as it may be printed: whole numbers with all their digits."""
+    return f"{int(value.low):,}" if value.low.denominator == 1 else f"{float(value.low):,.17g}"
 
 
 def name_of(text: str) -> str | None:

@@ -42,6 +42,7 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
         observations=tuple(found),
         blind=("the wire's own time: the latency begins with the queue", "the first token and metadata", "descriptors"),
         warnings=tuple(scrapes.warnings),
+        unknown=tuple(scrapes.unknown),
     )
 
 

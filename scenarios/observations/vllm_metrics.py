@@ -36,6 +36,7 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
         blind=("transfers of another connector than NIXL's",),
         sizing=_sizing(scrapes),
         warnings=tuple(scrapes.warnings),
+        unknown=tuple(scrapes.unknown),
     )
 
 

@@ -240,3 +240,38 @@ def test_a_log_out_of_a_named_pipe_is_told_where_to_go(plans, ask, tmp_path):
         assert written.result() > 0
     assert answer.code == 2
     assert "comes from stdin" in answer.err
+
+
+SCRAPES = """vllm:nixl_bytes_transferred_sum{model_name="m"} 297271296
+vllm:nixl_bytes_transferred_count{model_name="m"} 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "seen", "mend"),
+    [
+        (("148635648", "1"), "sum fell from 297,271,296 (line 1) to 148,635,648 (line 3)", "from line 3 on"),
+        (("445906944", "1"), "count fell from 2 (line 2) to 1 (line 4)", "from line 4 on"),
+        (("297271295.5", "2"), "sum fell from 297,271,296 (line 1) to 297,271,295.5 (line 3)", "from line 3 on"),
+    ],
+)
+def test_a_reset_is_told_by_what_was_seen_what_it_means_and_how_to_mend_it(then, seen, mend, plans, tmp_path, ask):
+    later = SCRAPES.replace("297271296", then[0]).replace("} 2\n", f"}} {then[1]}\n")
+    path = tmp_path / "decode.prom"
+    path.write_text(SCRAPES + later)
+    answer = ask("compare", plans["vllm-nixl"], path, "-o", "json")
+    assert answer.code == 3
+    (check,) = [check for check in answer.document["checks"] if check["name"] == "handoff_bytes_match"]
+    assert check["result"] == "inconclusive"
+    for words in (seen, "began anew", "is unknown", mend):
+        assert words in check["detail"]
+    # As told: what is kept from that line on is one scrape of the new process.
+    path.write_text(SCRAPES)
+    assert ask("compare", plans["vllm-nixl"], path).code == 0
+
+
+def test_requests_that_are_said_stand_in_for_a_count_that_was_reset(plans, tmp_path, ask):
+    path = tmp_path / "decode.prom"
+    path.write_text(SCRAPES + SCRAPES.replace("297271296", "445906944").replace("} 2\n", "} 1\n"))
+    assert ask("compare", plans["vllm-nixl"], path, "--requests", "1").code == 0
+    assert ask("compare", plans["vllm-nixl"], path, "--requests", "2").code == 1

@@ -59,12 +59,18 @@ def test_two_scrapes_give_what_moved_between_them(tmp_path):
 def test_a_counter_that_fell_is_unknown_and_told_at_its_line(tmp_path):
     reading = observed(tmp_path, VLLM + VLLM.replace("9.437184e+06", "100.0"))
     assert reading.observations[0].bytes is None
-    assert any("fell at line 16: reset" in warning for warning in reading.warnings)
+    (why,) = reading.unknown
+    assert why.startswith("vllm:nixl_bytes_transferred_sum fell from 9,437,184 (line 6) to 100 (line 16) between scrapes")
+    assert "its process began anew" in why
+    assert why.endswith("keep the scrapes from line 16 on, or those of one process")
+    assert reading.warnings == reading.unknown
 
 
 def test_a_series_that_misses_in_a_scrape_is_unknown(tmp_path):
     later = "\n".join(line for line in VLLM.splitlines() if "descriptors" not in line)
     assert only(tmp_path, VLLM + later + "\n").descriptors is None
+    (why,) = observed(tmp_path, VLLM + later + "\n").unknown
+    assert "vllm:nixl_num_descriptors_sum stands in 1 of 2 scrapes (first in line " in why
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e999999999", "0x10", "9" * 50])
