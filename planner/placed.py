@@ -7,9 +7,10 @@ lacks a line, an edge is missing here.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+import networkx as nx
 
 from fleet.machine import Fleet
 from fleet.model import DTYPE_BYTES, Model
@@ -27,53 +28,21 @@ LOGIT_BYTES = 4
 Node = tuple[str, ...]
 
 
-class PlacedEdge(NamedTuple):
-    """A tensor that goes from node to node. `bytes`, `payload` and `copies` in all; `order`: place among the rows."""
+def placement_graph(fleet: Fleet, model: Model, workload: Workload, placement: Placement) -> Any:
+    """The placed request as a networkx MultiDiGraph.
 
-    src: Node
-    dst: Node
-    phase: str
-    tensor: str
-    order: int
-    bytes: int
-    copies: int
-    payload: int
-    per_pass: tuple[int, int] | None
-
-
-@dataclass(kw_only=True, slots=True)
-class Placed:
-    """The placed request: the space (a device id or a host id) of each node, and the edges between nodes."""
-
-    spaces: dict[Node, str] = field(default_factory=dict)
-    edges: list[PlacedEdge] = field(default_factory=list)
-
-    def as_graph(self) -> Any:
-        """The same as a networkx MultiDiGraph with `space` on its nodes and an edge's fields on it, to ask or draw.
-
-        networkx is loaded here alone: its import takes as long as all else that an admission loads.
-        """
-        import networkx as nx
-
-        graph: Any = nx.MultiDiGraph()
-        for node, space in self.spaces.items():
-            graph.add_node(node, space=space)
-        for edge in self.edges:
-            graph.add_edge(edge.src, edge.dst, **dict(zip(edge._fields[2:], edge[2:], strict=True)))
-        return graph
-
-
-def placement_graph(fleet: Fleet, model: Model, workload: Workload, placement: Placement) -> Placed:
-    """The placed request."""
-    placed = Placed()
+    Node attribute: `space` (a device id or a host id). Edge attributes: `phase`, `tensor` (the row), `bytes` and
+    `payload` in all, `copies` in all, `per_pass` (bytes, copies) or None, `order` (place among the rows).
+    """
+    graph: Any = nx.MultiDiGraph()
     hosts = {device: _host_of(fleet, device) for device in placement.devices}
-    _place_weights(placed, model, workload, placement, hosts)
+    _place_weights(graph, model, workload, placement, hosts)
     if workload.attention == "device":
-        _place_token_edges(placed, model, workload, placement, hosts)
-    _place_stages(placed, model, workload, placement, hosts)
+        _place_token_edges(graph, model, workload, placement, hosts)
+    _place_stages(graph, model, workload, placement, hosts)
     if workload.hands_over:
-        _place_handoff(placed, model, workload, placement, hosts)
-    return placed
+        _place_handoff(graph, model, workload, placement, hosts)
+    return graph
 
 
 def _host_of(fleet: Fleet, device_id: str) -> str:
@@ -98,18 +67,16 @@ def _weights_bytes(same: Same[Model], attention: Attention, dtype: str) -> tuple
     return sum(tensor.n_elements for tensor in staged) * DTYPE_BYTES[dtype], copies
 
 
-def _place_weights(
-    placed: Placed, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]
-) -> None:
+def _place_weights(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
     nbytes, copies = weights_bytes(model, workload)
     for order, device in enumerate(placement.devices):
-        placed.spaces[("checkpoint", device)] = hosts[device]
-        placed.spaces[("weights", device)] = device
-        _connect(placed, ("checkpoint", device), ("weights", device), "stage", "weights", order, (nbytes, copies))
+        graph.add_node(("checkpoint", device), space=hosts[device])
+        graph.add_node(("weights", device), space=device)
+        _connect(graph, ("checkpoint", device), ("weights", device), "stage", "weights", order, (nbytes, copies))
 
 
 def _place_token_edges(
-    placed: Placed, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]
+    graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]
 ) -> None:
     """Ids up, the chosen id down; after the first decode pass the chosen id stays on the device.
 
@@ -121,34 +88,32 @@ def _place_token_edges(
     down = (LOGIT_BYTES * model.vocab_size * batch, batch) if drawn else one
     stage, result = ("classifier", "logits") if drawn else ("argmax", "next_token")
     prefill_host, decode_host = hosts[placement.prefill], hosts[placement.decode]
-    placed.spaces[("prompt",)] = prefill_host
-    placed.spaces[("sampled",)] = prefill_host
+    graph.add_node(("prompt",), space=prefill_host)
+    graph.add_node(("sampled",), space=prefill_host)
     tokens = (TOKEN_BYTES * prompt_passes * batch, calls * batch)
     _connect(
-        placed, ("prompt",), ("prefill", "embed"), "prefill", "tokens", 10, tokens,
+        graph, ("prompt",), ("prefill", "embed"), "prefill", "tokens", 10, tokens,
         per_pass=one if workload.prefill_chunk == 1 else None,
     )  # fmt: skip
     if workload.passes >= workload.prompt_tokens:
-        _connect(placed, ("prefill", stage), ("sampled",), "prefill", result, 11, down)
+        _connect(graph, ("prefill", stage), ("sampled",), "prefill", result, 11, down)
     if workload.decode_passes:
-        placed.spaces[("first",)] = decode_host
-        placed.spaces[("text",)] = decode_host
+        graph.add_node(("first",), space=decode_host)
+        graph.add_node(("text",), space=decode_host)
         passes = workload.decode_passes
         up = _times(one, passes if drawn else 1)
         _connect(
-            placed, ("first",), ("decode", "embed"), "decode", "tokens", 40, up, per_pass=one if drawn else None,
+            graph, ("first",), ("decode", "embed"), "decode", "tokens", 40, up, per_pass=one if drawn else None,
         )  # fmt: skip
         every = _times(down, passes)
-        _connect(placed, ("decode", stage), ("text",), "decode", result, 41, every, per_pass=down)
+        _connect(graph, ("decode", stage), ("text",), "decode", result, 41, every, per_pass=down)
 
 
 def _times(moved: tuple[int, int], passes: int) -> tuple[int, int]:
     return moved[0] * passes, moved[1] * passes
 
 
-def _place_stages(
-    placed: Placed, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]
-) -> None:
+def _place_stages(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
     """Both phases are the same program; only the device differs. In host mode just the matmuls are on the device."""
     program = program_of(model)
     stages = program.stages
@@ -158,10 +123,10 @@ def _place_stages(
         ("decode", placement.decode, workload.decode_passes, 40),
     ):
         if workload.attention == "device":
-            placed.spaces.update(dict.fromkeys(_nodes(phase, tuple(stages)), device))
+            graph.add_nodes_from(_nodes(phase, tuple(stages)), space=device)
             continue
         for name, stage in stages.items():
-            placed.spaces[(phase, name)] = device if stage.op == "matmul" else hosts[device]
+            graph.add_node((phase, name), space=device if stage.op == "matmul" else hosts[device])
         if not passes:
             continue
         for src, dst, _, elements in program.operands:
@@ -172,7 +137,7 @@ def _place_stages(
             one = (elements * width * repeat, repeat)
             total = (one[0] * passes, one[1] * passes)
             tensor, order = ("act_in", base) if up else ("act_out", base + 1)
-            _connect(placed, (phase, src), (phase, dst), phase, tensor, order, total, per_pass=one)
+            _connect(graph, (phase, src), (phase, dst), phase, tensor, order, total, per_pass=one)
 
 
 @lru_cache(maxsize=8)
@@ -180,9 +145,7 @@ def _nodes(phase: str, stages: tuple[str, ...]) -> tuple[Node, ...]:
     return tuple((phase, name) for name in stages)
 
 
-def _place_handoff(
-    placed: Placed, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]
-) -> None:
+def _place_handoff(graph: Any, model: Model, workload: Workload, placement: Placement, hosts: dict[str, str]) -> None:
     """The cache moves; no tensor is split. In host mode it is staged up, across and down."""
     parts = held_parts(model, workload)
     ends: list[tuple[Node, str]] = [(("kv", "prefill"), placement.prefill), (("kv", "decode"), placement.decode)]
@@ -190,16 +153,16 @@ def _place_handoff(
         ends.insert(0, (("kv", "host:prefill"), hosts[placement.prefill]))
         ends.append((("kv", "host:decode"), hosts[placement.decode]))
     for node, space in ends:
-        placed.spaces[node] = space
+        graph.add_node(node, space=space)
     for hop, ((src, _), (dst, _)) in enumerate(itertools.pairwise(ends)):
         for number, part in enumerate(parts):
             payload, nbytes, copies = part_transfer(part, workload)
             order = 20 + len(parts) * hop + number
-            _connect(placed, src, dst, "handoff", part.name, order, (nbytes, copies), payload=payload)
+            _connect(graph, src, dst, "handoff", part.name, order, (nbytes, copies), payload=payload)
 
 
 def _connect(
-    placed: Placed,
+    graph: Any,
     src: Node,
     dst: Node,
     phase: str,
@@ -210,5 +173,7 @@ def _connect(
     payload: int | None = None,
     per_pass: tuple[int, int] | None = None,
 ) -> None:
-    whole = moved[0] if payload is None else payload
-    placed.edges.append(PlacedEdge(src, dst, phase, tensor, order, moved[0], moved[1], whole, per_pass))
+    graph.add_edge(
+        src, dst, phase=phase, tensor=tensor, order=order, bytes=moved[0], copies=moved[1],
+        payload=moved[0] if payload is None else payload, per_pass=per_pass,
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 """Model -> the program graph of one forward pass: one node a stage kind, an edge is a tensor, no device in it.
 
 `repeat` says how often a node runs in a pass: the layers, or once. Matmul stages are the dispatches; their operands are
-what `attention: host` stages up and down, which is why every operand is an edge of its own here. The graph is plain
-tuples, for an admission asks it in every call; `planner.placed` shows what is placed as a networkx graph.
+what `attention: host` stages up and down, which is why every operand is an edge of its own here. Plain tuples, kept
+by shape: an admission asks for them in every call. `planner.placed` places them on a networkx graph.
 """
 
 from __future__ import annotations

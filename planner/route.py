@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fleet.machine import Device, Fleet
 from fleet.model import Model
 from fleet.workload import Workload
 from planner.caches import CachePart, held_parts, least_staged_bytes, part_staged_copies
 from planner.machine import Hop, MachineGraph, NoWay, UnknownWay, Way
-from planner.placed import Placed
 from planner.rows import Leg, Row
 
 
@@ -47,28 +47,29 @@ class Transfer:
     """What a handoff carries, where it is not that part of the cache whole."""
 
 
-def transfers(placed: Placed) -> list[Transfer]:
-    """The edges that cross spaces, and handoffs, summed into rows and put in waybill order."""
+def transfers(placed: Any) -> list[Transfer]:
+    """The edges of a placement graph that cross spaces, and handoffs, summed into rows and put in waybill order."""
     rows: dict[tuple[str, str, str, str], Transfer] = {}
-    for edge in placed.edges:
-        src, dst = placed.spaces[edge.src], placed.spaces[edge.dst]
-        if src == dst and edge.phase != "handoff":
+    space = dict(placed.nodes.data("space"))
+    for start, end, edge in placed.edges(data=True):
+        src, dst, phase, tensor = space[start], space[end], edge["phase"], edge["tensor"]
+        if src == dst and phase != "handoff":
             continue
-        key = (edge.phase, edge.tensor, src, dst)
+        key = (phase, tensor, src, dst)
         row = rows.get(key)
         if row is None:
-            row = rows[key] = Transfer(phase=edge.phase, tensor=edge.tensor, src=src, dst=dst, order=edge.order)
-        row.payload += edge.payload
-        row.bytes += edge.bytes
-        row.copies += edge.copies
-        if edge.per_pass is not None:
+            row = rows[key] = Transfer(phase=phase, tensor=tensor, src=src, dst=dst, order=edge["order"])
+        row.payload += edge["payload"]
+        row.bytes += edge["bytes"]
+        row.copies += edge["copies"]
+        if edge["per_pass"] is not None:
             held = row.per_pass or (0, 0)
-            row.per_pass = (held[0] + edge.per_pass[0], held[1] + edge.per_pass[1])
+            row.per_pass = (held[0] + edge["per_pass"][0], held[1] + edge["per_pass"][1])
     return sorted(rows.values(), key=lambda row: row.order)
 
 
 def route(
-    placed: Placed, fleet: Fleet, machine: MachineGraph, model: Model, workload: Workload, reading: str | None = None
+    placed: Any, fleet: Fleet, machine: MachineGraph, model: Model, workload: Workload, reading: str | None = None
 ) -> Routed:
     """Every row with its legs. `reading` (`direct` or `staged`) decides what unknown peer access is taken for."""
     return route_transfers(transfers(placed), fleet, machine, model, workload, reading)

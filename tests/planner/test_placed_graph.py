@@ -1,4 +1,4 @@
-"""The placement graph as networkx shows it, against the rows of the waybill; and what is kept by identity."""
+"""The placement graph against the rows of the waybill; and what is kept by identity."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import networkx as nx
 import pytest
 
 from fleet.placement import Placement
+from fleet.same import Same
 from planner.placed import placement_graph, weights_bytes
 from planner.request import Request, resolve
 from planner.route import transfers
-from fleet.same import Same
 from tests.planner.fleets import llama2c, pair
 
 SPLIT = Placement(prefill="gpu:0", decode="gpu:1")
@@ -28,8 +28,7 @@ ONE = Placement(prefill="gpu:0", decode="gpu:0")
 def test_the_graph_has_the_sums_of_the_rows_on_its_cut_edges(attention: str, placement: Placement) -> None:
     model = llama2c()
     workload = resolve(Request(prompt_tokens=3, steps=8, attention=attention), model)
-    placed = placement_graph(pair(), model, workload, placement)
-    graph = placed.as_graph()
+    graph = placement_graph(pair(), model, workload, placement)
     sums: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
     for src, dst, edge in graph.edges(data=True):
         ends = graph.nodes[src]["space"], graph.nodes[dst]["space"]
@@ -37,7 +36,7 @@ def test_the_graph_has_the_sums_of_the_rows_on_its_cut_edges(attention: str, pla
             held = sums[(edge["phase"], edge["tensor"], *ends)]
             for at, name in enumerate(("payload", "bytes", "copies")):
                 held[at] += edge[name]
-    rows = {(r.phase, r.tensor, r.src, r.dst): [r.payload, r.bytes, r.copies] for r in transfers(placed)}
+    rows = {(r.phase, r.tensor, r.src, r.dst): [r.payload, r.bytes, r.copies] for r in transfers(graph)}
     assert rows == dict(sums)
     assert nx.is_directed_acyclic_graph(graph)
 
@@ -70,10 +69,20 @@ def test_equal_values_are_not_the_same() -> None:
     assert Same(one) != one
 
 
-def test_an_admission_loads_neither_networkx_nor_numpy() -> None:
+def test_a_transfer_is_an_edge_that_crosses_spaces_and_without_it_there_is_no_row() -> None:
+    model = llama2c()
+    graph = placement_graph(pair(), model, resolve(Request(prompt_tokens=3, steps=8), model), SPLIT)
+    told = {(row.phase, row.tensor) for row in transfers(graph)}
+    handed = [ends for *ends, edge in graph.edges(keys=True, data=True) if edge["phase"] == "handoff"]
+    assert {"k", "v"} == {tensor for phase, tensor in told if phase == "handoff"}
+    graph.remove_edges_from(handed)
+    assert {(row.phase, row.tensor) for row in transfers(graph)} == {each for each in told if each[0] != "handoff"}
+
+
+def test_an_admission_loads_neither_numba_nor_numpy() -> None:
     code = (
         "import sys; from scenarios.cli.__main__ import main; code = main(['admit', 'two-gpu', '-o', 'json']);"
-        "print([name for name in ('numba', 'cupy', 'networkx', 'numpy', 'rich') if name in sys.modules], code)"
+        "print([name for name in ('numba', 'cupy', 'numpy', 'rich') if name in sys.modules], code)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[] 0"
