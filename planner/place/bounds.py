@@ -39,13 +39,15 @@ class Bounds:
         self._ranks: list[list[tuple[Fraction, int]]] | None = None
         self._sku = [device.sku for device in classes.fleet.devices]
         self._least: list[dict[Kinds, Fraction]] = []
-        self._floors: dict[Sizes, Fraction | None] = {}
+        self._floors: dict[Sizes | int, Fraction | None] = {}
 
     def floor(self, sizes: Sizes) -> Fraction | None:
         """Seconds that no priced pool of these sizes goes below; None where none can be priced."""
-        if sizes not in self._floors:
-            self._floors[sizes] = self._floor(sizes)
-        return self._floors[sizes]
+        # Of workers of several ranks all that counts is how many devices they have.
+        key = sizes if sizes.ranks == (1, 1) else sizes.devices
+        if key not in self._floors:
+            self._floors[key] = self._floor(sizes)
+        return self._floors[key]
 
     def between(self, kinds: Kinds) -> Fraction | None:
         """Seconds that no priced handoff from one kind of card to another goes below; None: there is none."""

@@ -104,7 +104,8 @@ def rank_key(candidate: Candidate, objective: Objective) -> tuple[object, ...]:
     values: list[object] = [len(candidate.broken)]
     for name in deciders(objective):
         value = value_of(candidate, name)
-        values += [value is None, 0 if value is None else value]
+        # Of numbers the nearest floats never stand the other way round, and are compared much faster.
+        values += [True, 0, 0] if value is None else [False, float(value), value]
     slack = candidate.figures.slack_bytes
     return (*values, slack is None, 0 if slack is None else -slack)
 

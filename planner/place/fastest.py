@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from planner.place.classes import FleetClasses
 from planner.place.regions import Worker
@@ -18,14 +18,43 @@ Able = Sequence[Sequence[int]]
 """By rank, the devices that may be that."""
 
 
-@dataclass(frozen=True, slots=True)
 class Fastest:
-    """The least time of a phase on any worker (None: unpriced), and whether all workers take that."""
+    """The least time of a phase on any of some workers, found when it is asked for.
 
-    seconds: Fraction | None
-    is_only: bool
-    best: tuple[Fraction, ...] = ()
-    """Of single devices: sequences a second and batch of one, the fastest first."""
+    `workers`: those that swaps do not turn into each other; `singles`: devices that are workers on their own. None:
+    there are too many, and `least` is what no worker is faster than.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker] | None, singles: Sequence[int], time_of: Callable[[Worker], Fraction | None],
+        least: Callable[[], Fraction | None],
+    ) -> None:  # fmt: skip
+        self._workers, self._singles, self._time_of, self._least = workers, singles, time_of, least
+        self._rates: dict[int, Fraction] = {}
+
+    @cached_property
+    def _times(self) -> set[Fraction | None]:
+        return set(map(self._time_of, self._workers or ()))
+
+    @cached_property
+    def seconds(self) -> Fraction | None:
+        """The least time; None: unpriced."""
+        if self._workers is None:
+            return self._least()
+        return min((time for time in self._times if time is not None), default=None)
+
+    @cached_property
+    def is_only(self) -> bool:
+        """Whether all workers take that."""
+        return self._workers is not None and (len(self._workers) <= 1 or len(self._times) <= 1)
+
+    @cached_property
+    def _best(self) -> tuple[Fraction, ...]:
+        """Of single devices that are not alike: sequences a second and batch of one, the fastest first."""
+        if self.is_only or self._workers is None:
+            return ()
+        each = (self._time_of((device,)) for device in self._singles)
+        return tuple(sorted((1 / time for time in each if time), reverse=True))
 
     def rate(self, count: int) -> Fraction | None:
         """The most sequences a second, a batch of one each, of so many workers; None where unpriced or without time."""
@@ -33,30 +62,18 @@ class Fastest:
             return Fraction(0)
         if not self.seconds:
             return None
-        return sum(self.best[:count], Fraction(0)) if self.best else count / self.seconds
+        if count not in self._rates:
+            self._rates[count] = sum(self._best[:count], Fraction(0)) if self._best else count / self.seconds
+        return self._rates[count]
 
 
-NOT_TIMED = Fastest(None, is_only=True)
+def unlike_workers(classes: FleetClasses, able: Able, symmetry: Symmetry) -> list[Worker] | None:
+    """Workers of devices that are `able` by rank, of those that swaps of `symmetry` turn into each other the first.
 
-
-def fastest_of(
-    classes: FleetClasses, able: Able, symmetry: Symmetry, time_of: Callable[[Worker], Fraction | None],
-    least: Callable[[], Fraction | None],
-) -> Fastest:  # fmt: skip
-    """The fastest of workers of devices that are `able` by rank, up to swaps of `symmetry`.
-
-    Of too many unlike workers: `least`, what the fastest device takes for each rank, without what ranks exchange.
+    None: too many to tell apart.
     """
     found = _Workers(classes, able, symmetry)
-    if not found.complete:
-        return Fastest(least(), is_only=False)
-    times = {time_of(worker) for worker in found.workers}
-    known = [time for time in times if time is not None]
-    best: tuple[Fraction, ...] = ()
-    if len(able) == 1 and len(times) > 1:
-        each = (time_of((device,)) for device in able[0])
-        best = tuple(sorted((1 / time for time in each if time), reverse=True))
-    return Fastest(min(known, default=None), len(times) <= 1, best)
+    return found.workers if found.complete else None
 
 
 class _Workers:

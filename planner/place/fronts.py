@@ -45,6 +45,16 @@ class Found:
     bound: Vector | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Pairs of kinds of one size, and how many mixtures there are; whether all of either are looked at."""
+
+    pure: list[Blend]
+    has_all_pure: bool
+    mixtures: int
+    has_all_mixed: bool
+
+
 class Fronts:
     """The searches of one question; `sizes` is how many sizes there are, batches counted.
 
@@ -63,30 +73,39 @@ class Fronts:
         self.looked_at = self.mixtures = 0
         self.most_blends = max(FEWEST_BLENDS, min(MOST_BLENDS, MOST_BLENDS_IN_ALL // max(1, sizes)))
         self._left = [MOST_STEPS_IN_ALL, MOST_STEPS_IN_ALL]
+        self._plans: dict[tuple[int, Sizes], _Plan] = {}
 
     def of(self, ground: Ground, sizes: Sizes) -> tuple[list[Found], list[Pack]]:
         """Pools of one size that are told, and packs that are not admitted, of each pair of kinds one."""
         found: list[Found] = []
         failed: list[Pack] = []
-        blends, all_pure = self._pure(ground, sizes)
-        for blend in blends:
+        plan = self._plan(ground, sizes)
+        for blend in plan.pure:
             front, refused = self._pure_front(ground, sizes, blend)
             found += front
             failed += [] if refused is None else [refused]
-        if ground.case.is_known:
-            found += self._mixed(ground, sizes, found, all_pure=all_pure)
+        if plan.mixtures and ground.case.is_known:
+            found += self._mixed(ground, sizes, plan, found)
         return found, failed
 
-    def _pure(self, ground: Ground, sizes: Sizes) -> tuple[list[Blend], bool]:
-        """Pairs of kinds of cards, and whether they are all pairs; of too many the first kinds."""
+    def _plan(self, ground: Ground, sizes: Sizes) -> _Plan:
+        """The mixtures of a size; the same for cases in which the same devices have room."""
+        key = (self.packs.room(ground.case), sizes)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = self._planned(ground, sizes)
+        return found
+
+    def _planned(self, ground: Ground, sizes: Sizes) -> _Plan:
+        """Of too many pairs of kinds those of the first kinds."""
         kinds = [side.pure(count) for side, count in zip(ground.sides, sizes.workers, strict=True)]
-        most = math.isqrt(self.most_blends)
-        complete = len(kinds[0]) * len(kinds[1]) <= self.most_blends
+        every = math.prod(side.count(count) for side, count in zip(ground.sides, sizes.workers, strict=True))
+        pairs = math.prod(map(len, kinds))
+        complete = pairs <= self.most_blends
         if not complete:
-            kinds = [each[:most] for each in kinds]
-        return [
-            Blend(((up, sizes.workers[0]),), ((down, sizes.workers[1]),)) for up, down in itertools.product(*kinds)
-        ], complete  # fmt: skip
+            kinds = [each[: math.isqrt(self.most_blends)] for each in kinds]
+        pure = [Blend(((up, sizes.workers[0]),), ((down, sizes.workers[1]),)) for up, down in itertools.product(*kinds)]
+        return _Plan(pure, complete, every - pairs if complete else every, every <= self.most_blends)
 
     def _pure_front(self, ground: Ground, sizes: Sizes, blend: Blend) -> tuple[list[Found], Pack | None]:
         """Pools of one pair of kinds that no other one beats; where there is none, one that is refused."""
@@ -111,8 +130,10 @@ class Fronts:
         if not front.members:
             self.open += [] if is_settled else [front.floor]
             return [], refused or self.packs.without_room(case, sizes, (blend.prefill[0][0], blend.decode[0][0]))
+        if is_settled:
+            return [Found(*each) for each in front.members], None
         first = min((vector for vector, _, _ in front.members), key=lambda vector: key_under(self.objective, vector))
-        bound = None if is_settled else first if is_best else front.floor
+        bound = first if is_best else front.floor
         return [Found(*each, bound) for each in front.members], None
 
     def _looked_at_all(
@@ -146,29 +167,19 @@ class Fronts:
         """How many preferences a pool breaks."""
         return 0 if self.keeping.is_free else len(self.keeping.broken(pack.workers))
 
-    def _mixed(self, ground: Ground, sizes: Sizes, pure: Sequence[Found], *, all_pure: bool) -> list[Found]:
+    def _mixed(self, ground: Ground, sizes: Sizes, plan: _Plan, pure: Sequence[Found]) -> list[Found]:
         """Pools with unlike cards in a phase that no pool of the size beats, those of one kind a phase included."""
-        counts = [side.count(workers) for side, workers in zip(ground.sides, sizes.workers, strict=True)]
-        alone = math.prod(len(side.pure(n)) for side, n in zip(ground.sides, sizes.workers, strict=True))
-        total = counts[0] * counts[1] - (alone if all_pure else 0)
-        if not total:
-            return []
-        self.mixtures += total
+        self.mixtures += plan.mixtures
         front = Front(_NO_FLOOR)
         own: set[int] = set()
         for each in pure:
             self._offer(ground, front, each.pack)
-        for pack in self._of_any_cards(ground, sizes, all_pure=all_pure):
+        for pack in self._of_any_cards(ground, sizes, plan):
             own.add(id(pack))
             self._offer(ground, front, pack)
-        rest = self._blends(ground, sizes, front, own)
-        if counts[0] * counts[1] > self.most_blends:
-            least = ground.least(sizes)
-            rest += [] if front.is_beaten(least) else [least]
-        else:
-            self.looked_at += total - len(rest)
-        self.open += rest
+        rest = self._blends(ground, sizes, plan, front, own)
         bound = min(rest, key=lambda vector: key_under(self.objective, vector), default=None)
+        self.open += rest
         return [Found(*each, bound) for each in front.members if id(each[1]) in own]
 
     def _offer(self, ground: Ground, front: Front, pack: Pack) -> bool:
@@ -188,40 +199,45 @@ class Fronts:
         )
         return Blend(prefill, decode)
 
-    def _of_any_cards(self, ground: Ground, sizes: Sizes, *, all_pure: bool) -> Iterable[Pack]:
+    def _of_any_cards(self, ground: Ground, sizes: Sizes, plan: _Plan) -> Iterable[Pack]:
+        """Packs of any cards; where all pairs of kinds were looked at, those with unlike ones in a phase."""
         found = itertools.islice(self.packs.of(ground.case, sizes, None), MOST_PACKS)
-        return (pack for pack in found if not all_pure or self.blend_of(pack).is_mixed)
+        return (pack for pack in found if not plan.has_all_pure or self.blend_of(pack).is_mixed)
 
-    def _blends(self, ground: Ground, sizes: Sizes, front: Front, own: set[int]) -> list[Vector]:
+    def _blends(self, ground: Ground, sizes: Sizes, plan: _Plan, front: Front, own: set[int]) -> list[Vector]:
         """Looks at mixtures, the best bound first; the bounds of those that were left without proof."""
         rest: list[Vector] = []
-        left = MOST_STEPS
-        for floor, blend in self._in_order(ground, sizes):
+        left, decided = MOST_STEPS, 0
+        for floor, blend in self._in_order(ground, sizes, plan):
             front.floor = floor
-            if front.is_beaten(floor):
-                continue
+            settled = front.is_settled
             known = {id(member[1]) for member in front.members}
-            settled = False
-            for pack in self.packs.of(ground.case, sizes, blend):
+            for pack in () if settled else self.packs.of(ground.case, sizes, blend):
                 self._offer(ground, front, pack)
-                if front.is_settled:
-                    settled = True
+                settled = front.is_settled
+                if settled:
                     break
             if not settled:
                 search = ExactSearch(ground.space(sizes, blend, timed=True), front, max(0, min(left, self._left[1])))
                 settled = self._search(search, 1)
                 left -= search.tried
             own |= {id(member[1]) for member in front.members} - known
+            decided += settled
             rest += [] if settled else [floor]
-        return rest
+        if plan.has_all_mixed:
+            self.looked_at += plan.mixtures - len(rest)
+            return rest
+        self.looked_at += decided
+        least = ground.least(sizes)
+        return rest if front.is_beaten(least) else [*rest, least]
 
-    def _in_order(self, ground: Ground, sizes: Sizes) -> list[tuple[Vector, Blend]]:
+    def _in_order(self, ground: Ground, sizes: Sizes, plan: _Plan) -> list[tuple[Vector, Blend]]:
         """Mixtures with enough cards, and what they cannot go below, the best under the objective first."""
         counts = [side.count(workers) for side, workers in zip(ground.sides, sizes.workers, strict=True)]
-        most = [self.most_blends, self.most_blends]
-        if counts[0] * counts[1] > self.most_blends:
-            most = [math.isqrt(self.most_blends)] * 2
-            most = [max(most[at], self.most_blends // max(1, counts[1 - at])) for at in (0, 1)]
+        most = [self.most_blends] * 2
+        if not plan.has_all_mixed:
+            share = math.isqrt(self.most_blends)
+            most = [max(share, self.most_blends // max(1, counts[1 - at])) for at in (0, 1)]
         ups, downs = (
             side.listed(workers, most[at], self.objective, ground.prices)
             for at, (side, workers) in enumerate(zip(ground.sides, sizes.workers, strict=True))

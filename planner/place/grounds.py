@@ -8,13 +8,16 @@ from fractions import Fraction
 from planner.place.blends import Blend, Kind, Side, Sides, cost_floor, order_of
 from planner.place.case import Case, late
 from planner.place.exact import Able, Space
-from planner.place.fastest import NOT_TIMED, Fastest, fastest_of
+from planner.place.fastest import Fastest, unlike_workers
 from planner.place.front import NOTHING, UNPRICED, Keeping, Value, Vector
-from planner.place.regions import Sizes
+from planner.place.regions import Sizes, Worker
 from planner.place.symmetry import Symmetry
 
 MOST_TIMED = 64
 """Kinds of cards whose workers are all timed; of more, what no device is faster than bounds them."""
+
+Unlike = dict[tuple[tuple[tuple[int, ...], ...], int], tuple[Symmetry, Sequence[Worker] | None]]
+"""By devices and swaps, the workers that are not alike; swaps are kept, so that their number stays theirs."""
 
 
 class Lazy(Mapping[Kind, Fastest]):
@@ -37,14 +40,17 @@ class Lazy(Mapping[Kind, Fastest]):
 
 
 class Ground:
-    """One case of one question. `able`: whether a device is allowed in each phase; `prices` of an hour by SKU."""
+    """One case of one question. `able`: whether a device is allowed in each phase; `prices` of an hour by SKU; `unlike`
+    is kept for all cases of a question.
+    """
 
     def __init__(
         self, case: Case, keeping: Keeping, able: Sequence[tuple[bool, bool]],
-        symmetry: Callable[[tuple[object, ...]], Symmetry], prices: Mapping[str, Fraction], *, nearest: bool,
+        symmetry: Callable[[tuple[object, ...]], Symmetry], prices: Mapping[str, Fraction], unlike: Unlike, *,
+        nearest: bool,
     ) -> None:  # fmt: skip
         self.case, self.keeping, self.nearest, self.prices = case, keeping, nearest, prices
-        self.allowed = able
+        self.allowed, self._unlike = able, unlike
         self._symmetry_of = symmetry
         self._symmetry: Symmetry | None = None
         devices: list[dict[Kind, list[int]]] = [{}, {}]
@@ -56,6 +62,7 @@ class Ground:
         self.sides = tuple(self._sides(phase) for phase in (0, 1))
         self._between: dict[tuple[object, object], Value] = {}
         self._broken: dict[Sizes, int] = {}
+        self._timed: dict[tuple[Kind, Kind], bool] = {}
         kinds = sorted({*devices[0], *devices[1]}, key=order_of)
         self._cards = {kind: len({*devices[0].get(kind, ()), *devices[1].get(kind, ())}) for kind in kinds}
 
@@ -67,16 +74,24 @@ class Ground:
 
     def _fastest(self, phase: int, kind: Kind) -> Fastest:
         case = self.case
-        if not case.is_known:
-            return NOT_TIMED
-        if len(self.devices[phase]) > MOST_TIMED:
-            return Fastest(case.least_time(phase), is_only=False)
-        # Alone, alike devices take the same time; the ranks of a worker have to be alike with all that may join them.
-        symmetry = case.symmetry if case.ranks[phase] == 1 else self.symmetry
-        return fastest_of(
-            case.classes, self.able((kind,), phase), symmetry, lambda worker: case.time_of(phase, worker),
-            lambda: case.least_time(phase),
+        workers: Sequence[Worker] | None = ()
+        able: tuple[tuple[int, ...], ...] = ((),)
+        if case.is_known:
+            able = self.able((kind,), phase)
+            # Alone, alike devices take the same time; the ranks of a worker have to be alike with all that may join.
+            symmetry = case.symmetry if case.ranks[phase] == 1 else self.symmetry
+            workers = None if len(self.devices[phase]) > MOST_TIMED else self._workers(able, symmetry)
+        singles = able[0] if case.ranks[phase] == 1 else ()
+        return Fastest(
+            workers, singles, lambda worker: case.time_of(phase, worker), lambda: case.least_time(phase)
         )  # fmt: skip
+
+    def _workers(self, able: tuple[tuple[int, ...], ...], symmetry: Symmetry) -> Sequence[Worker] | None:
+        """The same for every batch."""
+        key = (able, id(symmetry))
+        if key not in self._unlike:
+            self._unlike[key] = (symmetry, unlike_workers(self.case.classes, able, symmetry))
+        return self._unlike[key][1]
 
     @property
     def symmetry(self) -> Symmetry:
@@ -113,7 +128,10 @@ class Ground:
         if blend.is_mixed:
             return True
         kinds = (blend.prefill[0][0], blend.decode[0][0])
-        return not all(side.fastest[kind].is_only for side, kind in zip(self.sides, kinds, strict=True))
+        if kinds not in self._timed:
+            only = [side.fastest[kind].is_only for side, kind in zip(self.sides, kinds, strict=True)]
+            self._timed[kinds] = not all(only)
+        return self._timed[kinds]
 
     def cost(self, blend: Blend) -> Value:
         """Of an hour; nothing where no prices are given."""

@@ -50,7 +50,7 @@ class Packs:
 
     def of(self, case: Case, sizes: Sizes, blend: Blend | None) -> Iterable[Pack]:
         """Packs of devices with room, those without avoided devices first; `blend` None: of any cards."""
-        key = (self._room(case), sizes, blend)
+        key = (self.room(case), sizes, blend)
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = _Replay(self._of(case, sizes, blend))
@@ -161,7 +161,7 @@ class Packs:
         self, case: Case, at: int, kinds: Kinds | None, *, room: bool, spares: bool
     ) -> tuple[tuple[int, ...], tuple[Flags, ...], int]:  # fmt: skip
         """The devices of a part that are of these kinds, what each may serve, and the number of all of that."""
-        key = (self._room(case), at, kinds, room, spares)
+        key = (self.room(case), at, kinds, room, spares)
         found = self._usable.get(key)
         if found is None:
             held = self._inside[at]
@@ -173,7 +173,7 @@ class Packs:
             found = self._usable[key] = (devices, flags, number)
         return found
 
-    def _room(self, case: Case) -> int:
+    def room(self, case: Case) -> int:
         """The number of which devices have room in a case; cases of several batches have one, as a rule."""
         if id(case) not in self._numbers:
             rooms: object = tuple(map(case.room, range(len(self.names)))) if case.is_small else id(case)

@@ -23,7 +23,7 @@ from planner.place.classes import classes_of
 from planner.place.constraints import COMMAND_LINE, contradictions
 from planner.place.front import Keeping, Vector, bound_under, cost_under, reaches
 from planner.place.fronts import MOST_STEPS, Found, Fronts
-from planner.place.grounds import Ground
+from planner.place.grounds import Ground, Unlike
 from planner.place.pairs import Answer, Question
 from planner.place.regions import Sizes
 from planner.place.screen import told
@@ -87,6 +87,7 @@ class PoolSearch:
         )  # fmt: skip
         self._grounds: dict[tuple[int, tuple[int, int]], Ground] = {}
         self._symmetries: dict[object, Symmetry] = {}
+        self._unlike: Unlike = {}
         self._told: dict[int, tuple[Pack, _Named]] = {}
 
     def _check(self) -> None:
@@ -185,7 +186,7 @@ class PoolSearch:
         if (batch, ranks) not in self._grounds:
             self._grounds[batch, ranks] = Ground(
                 Case(self.question.ask, self.classes, self.alike, batch, ranks), self.keeping, self.able,
-                self._symmetry, self.question.prices, nearest=self.nearest,
+                self._symmetry, self.question.prices, self._unlike, nearest=self.nearest,
             )  # fmt: skip
         return self._grounds[batch, ranks]
 

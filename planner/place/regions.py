@@ -135,6 +135,8 @@ def packed(
     most[x] is the largest number of decode groups beside x prefill groups in the cells so far.
     """
     wanted, ranks = sizes.workers, sizes.ranks
+    if len(cells) == 1 and not one_each and served is None:
+        return cells[0].take(wanted, ranks) if cells[0].fits(wanted, ranks) else None
     most: list[int] = [0] + [-1] * wanted[0]
     steps: list[list[tuple[int, int] | None]] = []
     for cell in cells:
