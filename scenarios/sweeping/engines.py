@@ -25,6 +25,9 @@ TRIES = 2
 PATIENCE = 60
 """Seconds without any worker after which a scheduler is given up."""
 CONNECT = 10
+"""Seconds within which a scheduler must answer."""
+WORKERS = 10
+"""Seconds within which it must have a worker."""
 _ADDRESS = re.compile(r"(tcp|tls)://[^\s/:]{1,255}(:[0-9]{1,5})?|(tcp|tls)://\[[0-9a-fA-F:.]{2,45}\](:[0-9]{1,5})?")
 
 Answered = tuple[str, bytes]
@@ -155,7 +158,7 @@ def _why(error: Exception) -> str:
 
 def _check_workers(client: Any, address: str, program: str) -> None:
     try:
-        client.wait_for_workers(1, timeout=CONNECT)
+        client.wait_for_workers(1, timeout=WORKERS)
     except TimeoutError as error:
         words = f"the scheduler at {address} has no worker; start one: dask worker {address}"
         raise InconclusiveError(words) from error

@@ -121,4 +121,4 @@ def test_listing_backends_loads_none_of_them() -> None:
         "import sys; from executor.device import find_backends; assert 'numba' in find_backends();"
         "loaded = {'numba', 'cupy', 'executor.kernels'} & set(sys.modules); assert not loaded, loaded"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -152,15 +152,15 @@ def seeds(target: str) -> list[bytes]:
 @contextmanager
 def _ends_in_time() -> Iterator[None]:
     def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"longer than {LONGEST_SECONDS} s")
+        raise TimeoutError(f"longer than {LONGEST_SECONDS} s of this process alone")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(LONGEST_SECONDS)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def outcome(target: str, data: bytes, folder: Path) -> Any:

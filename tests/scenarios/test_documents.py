@@ -8,6 +8,7 @@ import io
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -232,17 +233,18 @@ def test_what_cannot_be_read_is_one_clear_fault(tmp_path: Path, monkeypatch: pyt
 def test_a_pipe_can_be_read(tmp_path: Path) -> None:
     planned = plan()
     reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.close(reader)
+
+    def write() -> None:
         with os.fdopen(writer, "wb") as file:
             file.write(canonical(planned))
-        os._exit(0)
-    os.close(writer)
+
+    other = threading.Thread(target=write)
+    other.start()
     try:
         assert read_document(f"/dev/fd/{reader}", ("plan",)) == planned
     finally:
         os.close(reader)
-        os.wait()
+        other.join()
 
 
 class TestWriting:

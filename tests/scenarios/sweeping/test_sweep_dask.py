@@ -58,14 +58,15 @@ def test_two_workers_give_the_bytes_of_this_process_and_no_worker_is_code_3(
     scheduler: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(engines, "CONNECT", 1)
+    monkeypatch.setattr(engines, "CONNECT", 600)  # a busy machine starts them late, and then they are waited for
+    monkeypatch.setattr(engines, "WORKERS", 1)
     program.cache_clear()  # the sources may have been edited since another test asked
     write(tmp_path, ADMIT)
     over = ("--engine", "dask", "--scheduler", scheduler)
     alone = ask("sweep", "sweep.yaml", *over)
     assert alone.code == 3
     assert "has no worker; start one: dask worker tcp://127.0.0.1:" in alone.err
-    monkeypatch.setattr(engines, "CONNECT", 30)
+    monkeypatch.setattr(engines, "WORKERS", 600)
     worker = _dask(tmp_path, "worker", scheduler, *LOOPBACK, "--nworkers", "2", "--nthreads", "1")
     try:
         shared = ask("sweep", "sweep.yaml", *over, "-o", "json", "-q")
