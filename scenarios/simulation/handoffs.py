@@ -22,7 +22,6 @@ from scenarios.simulation.columns import (
     NO_DECODE,
     NREQ,
     NRUN,
-    PEAK,
     PREFIX_AWARE,
     PW,
     QUEUE,
@@ -44,7 +43,7 @@ from scenarios.simulation.columns import (
 )  # fmt: skip
 from scenarios.simulation.jit import inner
 from scenarios.simulation.queues import append, pop, put
-from scenarios.simulation.stretch import cut, room_at
+from scenarios.simulation.stretch import cut, note_peak, room_at
 
 ONE = 1024
 """A share of 1, in the unit of `leg_ratio`."""
@@ -239,7 +238,7 @@ def _reserve(c: Any, s: Any, w: int, time: int) -> None:
             break
         pop(s, NEWCOMERS, w)
         take(c, s, w, need)
-        s.V[w, PEAK] = max(s.V[w, PEAK], c.blocks[w] - room_at(c, s, w, time))
+        note_peak(c, s, w, time)
         s.R[r, DB] = need
         s.V[w, INFLIGHT] += 1
         cut(c, s, w, time)

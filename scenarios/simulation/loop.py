@@ -66,7 +66,7 @@ from scenarios.simulation.jit import by_address, inner, outer
 from scenarios.simulation.queues import append, drop, pop, remove
 from scenarios.simulation.series import note, tick
 from scenarios.simulation.steps import arrived, break_off, schedule, step_end, wake
-from scenarios.simulation.stretch import cut
+from scenarios.simulation.stretch import cut, note_peak
 
 
 def _arrive(c: Any, s: Any, r: int, time: int) -> None:
@@ -132,6 +132,7 @@ def _leave_decode(c: Any, s: Any, r: int, failed: int, time: int) -> None:
         stop_move(c, s, r)
     if w != failed:
         if moving:
+            note_peak(c, s, w, time)
             release(c, s, w, r)
             s.V[w, INFLIGHT] -= 1
             cut(c, s, w, time)

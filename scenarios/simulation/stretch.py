@@ -40,6 +40,7 @@ from scenarios.simulation.columns import (
     NEVER,
     NRUN,
     PAIRS,
+    PEAK,
     READ,
     SB,
     ST,
@@ -154,6 +155,14 @@ def _room_at(c: Any, s: Any, w: int, time: int) -> int:
 
 
 room_at = inner(_room_at)
+
+
+def _note_peak(c: Any, s: Any, w: int, time: int) -> None:
+    """Notes what is held in the midst of a stretch, where that is the most so far."""
+    s.V[w, PEAK] = max(s.V[w, PEAK], c.blocks[w] - room_at(c, s, w, time))
+
+
+note_peak = inner(_note_peak)
 
 
 def _longest(c: Any, s: Any, w: int, decoding: int) -> int:

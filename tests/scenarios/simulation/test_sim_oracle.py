@@ -44,6 +44,16 @@ def test_a_cache_that_is_computed_again_after_a_handoff_gives_its_blocks_back() 
     agree(config_of([(0, 8, 30), (0, 8, 30)], blocks=[100, 12], hash_tokens=4, hashes=[[0, 1], [2, 3]]))
 
 
+def test_the_most_held_counts_growth_until_a_handoff_is_cut_short() -> None:
+    """Its prefill worker fails in the midst of a decode stretch: found by a long search."""
+    cost = costs(3, **dict.fromkeys(("WC", "W0", "WR", "HC", "H0", "ACP", "ACD", "AB", "UP0", "UP1"), 0), FIXED=7)
+    cost[1, [col.WC, col.AB, col.UP1]] = 6, 1, 4
+    legs = [(0, 0, 1, [0], [1024]), (0, 5, 1, [0], [1024])]
+    agree(config_of([(33, 3, 3), (52, 8, 5)], 1, 2, cost=cost, q=[3, 1, 1], blocks=[3, 4, 3], max_seqs=[1, 2, 3],
+                    budget=[3, 2, 2], legs=legs, domains=[1, 0, 1], route_decode=2,
+                    outages=[(37, 0, 2), (61, 1, 2), (106, 0, 0), (178, 1, 0)]))  # fmt: skip
+
+
 @pytest.mark.parametrize("block", [2, 4])
 def test_blocks_of_a_stretch_are_taken_before_one_of_its_requests_lets_go(block: int) -> None:
     """Else known prefixes would stay that single steps had let go: found by a long search of the test above."""
