@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +12,7 @@ from planner.admit import Admission
 from planner.fixes import counterfactuals
 from planner.place.candidate import Candidate, pareto, rank_key, value_of
 from planner.place.lost import why_lost
-from planner.place.pairs import Answer, PairSearch
+from planner.place.pairs import Answer, PairSearch, Question
 from planner.place.pools import PoolQuestion, PoolSearch
 from planner.plan import reason_document
 from planner.times import Time
@@ -27,7 +28,8 @@ _LIMITS = {
     ),
     "pools": (
         "A pool's handoff is that of its worst pair of workers, alone on its way; of each size and kind of card the"
-        " pools are told that no other one beats. Where proven is false, another may lie between bound and figure.",
+        " pools are told that no other one beats, and those of unlike cards in a phase that none of the size beats."
+        " Where proven is false, another may lie between bound and figure.",
         "tokens a second and device: every worker busy all the time, nothing waits: an upper bound, unscored.",
     ),
 }
@@ -58,10 +60,10 @@ def place_document(placing: Placing, *, front: bool = False) -> Document:
         "constraints": _constraints(answer),
         "search": {
             "devices": len(question.ask.fleet.devices), "considered": answer.considered, "possible": answer.possible,
-            "exact": answer.exact, **_bound(answer.bound, question.objective),
+            "exact": answer.exact, **_bound(answer, question.objective), **_mixtures(answer),
         },
         "placements": [
-            _placement(at, each, on_front[at], _lost(answer, at, each), question.objective) for at, each in shown
+            _placement(at, each, on_front[at], _lost(answer, at, each), question) for at, each in shown
         ],
         "asked": _asked(placing, search, answer) if isinstance(search, PairSearch) else None,
         "others": _others(search, answer.others),
@@ -93,19 +95,38 @@ def _constraints(answer: Answer) -> Document:
     }
 
 
-def _bound(bound: Fraction | None, objective: str) -> Document:
-    """Seconds; by throughput, tokens a second and device."""
+def _bound(of: Answer | Candidate, objective: str) -> Document:
+    """Seconds; by throughput, tokens a second and device; an hour's cost where another may cost less."""
     is_rate = objective == "throughput"
-    told: Document = {"bound_s": None if is_rate else _seconds(bound)}
-    return told | ({"bound_tokens_per_s_per_device": _seconds(bound)} if is_rate else {})
+    told: Document = {"bound_s": None if is_rate else _seconds(of.bound)}
+    told |= {"bound_tokens_per_s_per_device": _seconds(of.bound)} if is_rate else {}
+    return told | ({} if of.cost_bound is None else {"bound_cost_per_hour": float(of.cost_bound)})
 
 
-def _placement(at: int, each: Candidate, on_front: bool, lost: str | None, objective: str) -> Document:
+def _mixtures(answer: Answer) -> Document:
+    """Of fleets of unlike cards: how many mixtures of them there are in a phase, and how many were decided."""
+    if answer.mixtures is None:
+        return {}
+    decided, possible = answer.mixtures
+    return {"mixtures": {"decided": decided, "possible": possible}}
+
+
+def _cards(each: Candidate, skus: Mapping[str, str | None]) -> Document:
+    """How many workers of each card a phase has."""
+    return {
+        phase: [{"sku": sku, "workers": count} for sku, count in Counter(skus[worker[0]] for worker in side).items()]
+        for phase, side in (("prefill", each.prefill), ("decode", each.decode))
+    }
+
+
+def _placement(at: int, each: Candidate, on_front: bool, lost: str | None, question: Question) -> Document:
     figures = each.figures
+    skus = {device.id: device.sku for device in question.ask.fleet.devices}
     return {
         "rank": at + 1,
         "prefill": [list(worker) for worker in each.prefill],
         "decode": [list(worker) for worker in each.decode],
+        "cards": _cards(each, skus),
         "batch": each.batch,
         "alike": each.alike,
         "devices": figures.devices,
@@ -119,7 +140,7 @@ def _placement(at: int, each: Candidate, on_front: bool, lost: str | None, objec
         "pareto": on_front,
         "broken": list(each.broken),
         "proven": each.proven,
-        **_bound(each.bound, objective),
+        **_bound(each, question.objective),
         "why_not_first": lost,
     }
 

@@ -15,11 +15,14 @@ _time: Shape = record(
     null=True,
 )
 _reason = record({"code": text(64), "severity": choice("error", "unknown", "warning"), "message": text(100_000)})
+_cards = listing(record({"sku": text(4096, null=True), "workers": integer(1)}), least=1, most=4096)
+_bounds = {"bound_tokens_per_s_per_device": number(null=True), "bound_cost_per_hour": number()}
 _placement = record(
     {
         "rank": integer(1),
         "prefill": _workers,
         "decode": _workers,
+        "cards": record({"prefill": _cards, "decode": _cards}),
         "batch": integer(1),
         "alike": integer(1, null=True),
         "devices": integer(2),
@@ -36,7 +39,7 @@ _placement = record(
         "bound_s": number(null=True),
         "why_not_first": text(100_000, null=True),
     },
-    {"bound_tokens_per_s_per_device": number(null=True)},
+    _bounds,
 )
 _rules = listing(choice("same-node", "same-domain", "spread"), most=3)
 _devices = listing(device_id, most=1_000_000)
@@ -73,7 +76,7 @@ PLACEMENTS = record(
                 "exact": flag(),
                 "bound_s": number(null=True),
             },
-            {"bound_tokens_per_s_per_device": number(null=True)},
+            _bounds | {"mixtures": record({"decided": integer(), "possible": integer(1)})},
         ),
         "placements": listing(_placement, most=1024),
         "asked": record(

@@ -60,6 +60,9 @@ def _heading(document: Document, paint: Paint) -> list[str]:
     if not search["exact"] and document["kind"] == "pools" and document["placements"]:
         best = _bound_words(search)
         proof += f": none has {best}" if best else ", but none is better than the first"
+    if "mixtures" in search and search["mixtures"]["decided"] < search["mixtures"]["possible"]:
+        decided, every = search["mixtures"]["decided"], search["mixtures"]["possible"]
+        proof += f"; of unlike cards in a phase, searched {decided:,} of {every:,} {plural(every, 'mixture')}"
     lines = [
         f"place: {verdict_word(document['verdict'], paint)}, {found} on {safe(str(fleet))}"
         f" ({search['devices']:,} devices, {considered:,}{of} {what}; {proof})",
@@ -118,9 +121,15 @@ def _marks(row: Document) -> str:
     """Short remarks: on the Pareto front, over a host, not proven best of its sizes."""
     told = ["pareto"] if row["pareto"] else []
     told += ["staged"] if row["staged"] else []
+    told += [f"{phase} {_mixture(cards)}" for phase, cards in row["cards"].items() if len(cards) > 1]
     told += [f"breaks {_few(row['broken'])}"] if row["broken"] else []
     told += [] if row["proven"] else [f"not proven: none has {_bound_words(row) or 'fewer broken preferences'}"]
     return ", ".join(told)
+
+
+def _mixture(cards: Sequence[Document]) -> str:
+    """`2 x h100-sxm-80 + 1 x a100-sxm-80`: the workers of a phase by their cards."""
+    return safe(" + ".join(f"{each['workers']} x {each['sku'] or 'a card without a name'}" for each in cards))
 
 
 def _few(words: Sequence[str]) -> str:
@@ -132,6 +141,8 @@ def _bound_words(part: Document) -> str | None:
     """`less than 12 us`, or `more than 31 tokens/s/device`; None where no bound is told."""
     if (rate := part.get("bound_tokens_per_s_per_device")) is not None:
         return f"more than {_number(rate)} tokens/s/device, unscored"
+    if (cost := part.get("bound_cost_per_hour")) is not None:
+        return f"a cost of less than {_number(cost)} an hour"
     return None if part["bound_s"] is None else f"less than {time_words(part['bound_s'])}, unscored"
 
 

@@ -15,7 +15,7 @@ from planner.place.candidate import OBJECTIVES, Objective
 from planner.place.constraints import COMMAND_LINE, RULES, Constraints, Rule, named_devices
 from planner.place.pairs import Question
 from planner.place.pools import PoolQuestion
-from scenarios.wanted import Prepared, prepare, wanted_of
+from scenarios.wanted import Prepared, Wanted, prepare, wanted_of
 
 MOST_COUNT = 1024
 """Workers, ranks and sequences of one option, and candidates that are printed."""
@@ -62,6 +62,7 @@ class Asked:
 class Placing:
     """A prepared question: what to ask the planner, and the scenario's own placement, where it names one."""
 
+    wanted: Wanted
     prepared: Prepared
     question: Question
     own: tuple[str, str] | None
@@ -82,7 +83,9 @@ def placing_of(scenario: str | None, words: dict[str, Any], asked: Asked) -> Pla
     kept = tuple(told for told in prepared.defaults if not told.startswith(("prefill: ", "decode: ")))
     inputs = {name: value for name, value in prepared.inputs.items() if name != "placement"}
     prepared = replace(prepared, defaults=kept, inputs=inputs)
-    return Placing(prepared=prepared, question=_question(prepared, asked), own=None if asked.of_pools else own)
+    return Placing(
+        wanted=wanted, prepared=prepared, question=_question(prepared, asked), own=None if asked.of_pools else own
+    )
 
 
 def _question(prepared: Prepared, asked: Asked) -> Question:

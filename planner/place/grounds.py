@@ -189,7 +189,8 @@ class Ground:
             ttft = NOTHING
         elif up.fast is not None and up.slow is not None and not handoff[0]:
             alone = case.bounds.floor(Sizes(workers=(1, 1), ranks=sizes.ranks)) or Fraction(0)
-            ttft = (False, max(up.fast + handoff[1], up.slow + alone))
+            slowest = up.fast if self.nearest else up.slow  # which may serve nobody where the nearest one serves
+            ttft = (False, max(up.fast + handoff[1], slowest + alone))
         rate: Value = UNPRICED
         if up.rate is not None and down.rate is not None:
             most = min(up.rate, down.rate) * case.batch

@@ -139,7 +139,7 @@ class Packs:
                 return None
             prefill += found[0]
             decode += found[1]
-        return prefill, decode
+        return sorted(prefill), sorted(decode)
 
     def _in_region(
         self, case: Case, sizes: Sizes, at: int, kinds: Kinds | None, *, room: bool = True, spares: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from scenarios.cli import options as opt
 from scenarios.cli.console import Console
 from scenarios.cli.frame import Format, FormatOption, command, exit_code, wrong_use
 from scenarios.cli.kinds import refuse_other_kinds
+
+if TYPE_CHECKING:
+    from scenarios.placing_question import Placing
 
 Rules = list[str] | None
 InUse = Annotated[
@@ -64,6 +67,10 @@ Top = Annotated[
 ]
 Pareto = Annotated[
     bool, typer.Option("--pareto", help="Only those that no other one beats in one figure and equals in the rest.")
+]
+SimulationOut = Annotated[
+    str | None,
+    typer.Option("--simulation-out", metavar="FILE", help="Write the best as a scenario of simulate, if admitted."),
 ]
 
 
@@ -122,6 +129,7 @@ def register(app: typer.Typer) -> None:
         routing: Routing = None,
         top: Top = None,
         pareto: Pareto = False,
+        simulation_out: SimulationOut = None,
         output: FormatOption = Format.text,
     ) -> int:
         """Rank where to place a split on a fleet, and say why.
@@ -156,7 +164,15 @@ def register(app: typer.Typer) -> None:
             decode_workers=decode_workers, prefill_tp=prefill_tp, decode_tp=decode_tp, batches=batch,
             max_devices=max_devices, routing=routing, top=top, pareto=pareto,
         )  # fmt: skip
-        document = place_document(placing_of(scenario, words, asked), front=pareto)
+        placing = placing_of(scenario, words, asked)
+        if simulation_out is not None:
+            _check_out(placing, simulation_out)
+        document = place_document(placing, front=pareto)
+        text = None
+        if simulation_out is not None and document["placements"]:
+            from scenarios.place_simulation import simulation_text
+
+            text = simulation_text(placing, document, simulation_out)
         for warning in document["warnings"]:
             console.warn(warning)
         if output is Format.json:
@@ -165,4 +181,26 @@ def register(app: typer.Typer) -> None:
             from scenarios.place_text import place_text
 
             console.result(place_text(document, **console.look))
+        if simulation_out is not None:
+            _write(console, text, simulation_out)
         return exit_code(document["verdict"])
+
+
+def _check_out(placing: Placing, path: str) -> None:
+    """Before anything is searched or printed."""
+    from scenarios.place_simulation import check_sayable
+
+    opt.check_out("--simulation-out", path)
+    if path == "-":
+        wrong_use("--simulation-out takes a file: stdout has the placements")
+    check_sayable(placing.wanted)
+
+
+def _write(console: Console, text: str | None, path: str) -> None:
+    from scenarios.documents import write_text
+
+    if text is None:
+        console.note(f"nothing is admitted: no scenario was written to {path}")
+        return
+    write_text(path, text)
+    console.note(f"scenario written to {path}; kvwaybill simulate {path}")

@@ -19,6 +19,21 @@ from tests.command_line import Ask, asker, fleet, link, write_json
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+MIXED = """schema: kvwaybill/fleet/1
+name: mixed
+devices:
+  - {id: gpu:0, sku: h100-sxm-80}
+  - {id: gpu:1, sku: a100-sxm-80}
+  - {id: gpu:2, sku: h100-sxm-80}
+  - {id: gpu:3, sku: a100-sxm-80}
+switches: [{id: pcie, kind: pcie, host: host}]
+links:
+  - {from: host, to: "gpu:*", kind: pcie, bandwidth: 50 GB/s, latency: 5 us, bidirectional: true}
+  - {from: "gpu:*", to: pcie, kind: pcie, bandwidth: 50 GB/s, latency: 5 us, peer_access: direct, bidirectional: true}
+"""
+"""Two cards of either kind: three workers of a phase are unlike."""
+
+
 @pytest.fixture
 def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
     return asker(capfd)
@@ -229,10 +244,14 @@ def test_the_page_of_documents_names_every_field(ask: Ask) -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in section] == []
 
 
-def test_examples_of_the_page_of_place_do_what_it_says(ask: Ask) -> None:
+def test_examples_of_the_page_of_place_do_what_it_says(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (DOCS / "place.md").read_text()
     lines = re.findall(r"^    kvwaybill (place .*?)(?:  +# code (\d))?$", page, re.MULTILINE)
     assert len(lines) >= 5
+    (tmp_path / "mixed.yaml").write_text(MIXED)
+    monkeypatch.chdir(tmp_path)
     for line, code in lines:
         assert ask(*line.split()).code == int(code or 0), line
 
@@ -290,3 +309,45 @@ def test_place_prices_staged_legs_pipelined_where_asked(ask: Ask) -> None:
     one, other = (ask(*words, *more).document["placements"][0] for more in ((), ("--staging", "pipelined")))
     assert other["handoff"]["seconds"] < one["handoff"]["seconds"]
     assert other["slack_bytes"] == one["slack_bytes"]
+
+
+def test_unlike_cards_in_a_phase_are_found_and_told_and_are_a_scenario_of_simulate(ask: Ask, tmp_path: Path) -> None:
+    """No pool of equal cards is that large; once such a question was refused."""
+    from fleet.load import load_fleet
+    from scenarios.simulation.plant import build
+    from scenarios.simulation.read_spec import load_spec
+    from scenarios.wanted import prepare, wanted_of
+
+    (tmp_path / "mixed.yaml").write_text(MIXED)
+    out = tmp_path / "best.yaml"
+    words = ("place", "--fleet", tmp_path / "mixed.yaml", "--prefill-workers", "3", "--objective", "throughput")
+    told = sound(ask(*words, "-o", "json", "--simulation-out", out).document)
+    first = told["placements"][0]
+    cards = {"h100-sxm-80": 1, "a100-sxm-80": 2}  # decode is the slower side: an H100
+    assert {each["sku"]: each["workers"] for each in first["cards"]["prefill"]} == cards
+    assert told["search"]["mixtures"] == {"decided": 4, "possible": 4}
+    text = ask(*words).out
+    assert "prefill 1 x h100-sxm-80 + 2 x a100-sxm-80" in text
+    spec = load_spec(str(out))
+    assert [[name] for name in spec.prefill.devices] == first["prefill"]
+    assert [[name] for name in spec.decode.devices] == first["decode"]
+    model = prepare(wanted_of("two-gpu", {})).ask.model
+    plant = build(spec, load_fleet(spec.fleet), model)
+    assert plant.refused is None
+    assert len(plant.workers) == 4
+    rate = first["tokens_per_s_per_device"] * first["devices"]
+    assert spec.arrivals is not None
+    assert spec.answers is not None
+    assert spec.arrivals.rate * spec.answers.value == pytest.approx(rate)
+
+
+def test_what_a_simulation_file_cannot_say_is_refused_and_nothing_is_written_of_a_refusal(ask: Ask, tmp_path) -> None:
+    out = tmp_path / "best.yaml"
+    said = ask("place", "--fleet", "hgx-h100", "--utilization-of", "free", "--simulation-out", out)
+    assert (said.code, out.exists()) == (2, False)
+    assert "cannot say --utilization-of" in said.err
+    none = ask("place", "two-gpu-tight", "--simulation-out", out)
+    assert (none.code, out.exists()) == (1, False)
+    assert "no scenario was written" in none.err
+    assert ask("place", "two-gpu", "--simulation-out", tmp_path / "none" / "x.yaml").code == 2
+    assert ask("place", "two-gpu", "--simulation-out", "-").code == 2
