@@ -72,7 +72,7 @@ KINDS: dict[int, tuple[str, list[str]]] = {
     10: (
         "10,000 devices: seconds, never all pairs",
         [
-            f"{PARTS}ten_thousand_gpus_load_in_seconds_from_fewer_than_sixty_lines",
+            f"{PARTS}ten_thousand_gpus_load_from_fewer_than_sixty_lines",
             "fleet/test_fleet_laws.py::test_a_thousand_devices_load_whole",
         ],
     ),

@@ -1,0 +1,124 @@
+"""The same question gives the same bytes in every process: not by hash seed, not by address, not by what went before.
+
+Processes that differ in PYTHONHASHSEED, and so in the order of every set of words, answer the same questions in another
+order; the hash of None follows its address, which differs from process to process as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import combinations, permutations
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import Document, fleet, link, write_json
+
+ROOT = Path(__file__).parents[2]
+_ANSWERS = """
+import contextlib, io, json, random, sys
+from scenarios.cli.__main__ import main
+asked, told = json.loads(sys.argv[1]), {}
+random.Random(sys.argv[2]).shuffle(asked)
+for words in asked:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    told[" ".join(words)] = [code, out.getvalue(), err.getvalue()]
+print(json.dumps(told, sort_keys=True))
+"""
+CARDS = {
+    "kind": "gpu", "runtime": "1 MiB", "compute": {"fp32": "60 TFLOP/s"},
+    "memories": [{"name": "hbm", "capacity": "1 GiB", "bandwidth": "3000 GB/s"}],
+}  # fmt: skip
+
+
+def ring() -> Document:
+    """Six cards in a ring: many ways are as fast, and many pairs are alike."""
+    made = fleet(["1 GiB"] * 6, peer=None)
+    near = [(f"gpu:{at}", f"gpu:{(at + 1) % 6}") for at in range(6)]
+    made["links"] += [link(*ends, peer_access="direct") for one in near for ends in (one, one[::-1])]
+    return made
+
+
+def racks() -> Document:
+    """Nodes of two kinds of cards, two switches and two NICs each, all between them doubled; domains overlap."""
+    devices, links, switches, nics, members = [], [], [], [], {}
+    for node in ("a", "b", "c"):
+        own = [f"{node}/gpu:{at}" for at in range(3)]
+        devices += [{"id": name, "sku": f"card{at % 2}", "host": f"{node}/host"} for at, name in enumerate(own)]
+        switches += [{"id": f"{node}/switch{at}", "kind": "nvlink", "host": f"{node}/host"} for at in range(2)]
+        nics += [{"id": f"{node}/nic{at}", "host": f"{node}/host"} for at in range(2)]
+        ends = [(name, f"{node}/host", "pcie") for name in own]
+        ends += [(name, f"{node}/switch{at}", "nvlink") for name in own for at in range(2)]
+        ends += [(f"{node}/nic{at}", f"{node}/host", "pcie") for at in range(2)]
+        ends += [(f"{node}/nic{at}", f"spine{at}", "net") for at in range(2)]
+        for src, dst, kind in ends:
+            access = {"peer_access": "direct"} if kind == "nvlink" else {}
+            links += [link(*way, kind=kind, **access) for way in ((src, dst), (dst, src))]
+        members[node] = own
+    shared = {f"{a}{b}": [*members[a], members[b][0]] for a, b in permutations("abc", 2)}
+    return {
+        "schema": "kvwaybill/fleet/1", "name": "racks", "skus": {"card0": CARDS, "card1": CARDS},
+        "hosts": [{"id": f"{node}/host"} for node in "abc"], "devices": devices, "nics": nics, "links": links,
+        "switches": [*switches, *({"id": f"spine{at}", "kind": "net"} for at in range(2))],
+        "fabric": {"domains": {name: {"kind": "nvlink", "members": held} for name, held in shared.items()}},
+    }  # fmt: skip
+
+
+def broken() -> Document:
+    """A fleet with many faults, some of which name what was meant."""
+    ends = [*combinations(("gpu:0", "gpu:7", "hosst"), 2)]
+    return fleet() | {"links": [link(*each) for each in ends], "zork": 1, "budgets": {}, "device": []}
+
+
+ASKED = """
+admit two-gpu-tight --explain
+admit --fleet racks.json --prefill-tp 2 --decode-tp 2 --explain -o json
+admit --fleet ring.json --prefill gpu:0 --decode gpu:3 -o md
+admit --fleet two-gpu-tight --fleet ring.json --fleet two-gpu-unknown
+admit --fleet hgx --engine zork
+compare a.json b.json
+explain a.json -o json
+fleet check broken.json
+fleet show racks.json
+fleet show racks.json -o json
+fleet show racks.json -o mermaid
+fleet show ring.json -o svg
+place --fleet racks.json --pareto
+place --fleet racks.json --prefer same-domain --exclude a/* -o json
+place --fleet racks.json --prefill-workers 1-2 --decode-workers 2 --max-devices 4 --objective throughput -o json
+place --fleet ring.json --objective ttft --top 30 -o json
+place --fleet ring.json --prefill-workers 2 --decode-workers 2 --routing nearest
+report a.json b.json -o md
+scenario show two-gpu -o json
+"""
+
+
+def answers(folder: Path, seed: str) -> dict[str, list[object]]:
+    """Code, stdout and stderr of each question, in a process of its own with that hash seed."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+    asked = json.dumps([line.split() for line in ASKED.split("\n") if line])
+    command = [sys.executable, "-c", _ANSWERS, asked, seed]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    told: dict[str, list[object]] = json.loads(done.stdout)
+    return told
+
+
+def test_no_answer_depends_on_hash_seed_address_or_what_was_asked_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scenarios.cli.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    for name, document in (("ring", ring()), ("racks", racks()), ("broken", broken())):
+        write_json(tmp_path / f"{name}.json", document)
+    assert main(["admit", "two-gpu", "--plan-out", "a.json", "-q"]) == 0
+    assert main(["admit", "two-gpu-staged", "--plan-out", "b.json", "-q"]) == 0
+    first, second = answers(tmp_path, "1"), answers(tmp_path, "2")
+    assert {code for code, _, _ in first.values()} == {0, 1, 2}
+    assert first.keys() == second.keys()
+    assert [words for words in first if first[words] != second[words]] == []
