@@ -44,8 +44,9 @@ class FilePart(BaseModel):
     """A mapping of a fleet file: unknown fields are refused, `x-` fields are notes."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, json_schema_extra={"patternProperties": {"^x-": {}}}
-    )
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, defer_build=True,
+        json_schema_extra={"patternProperties": {"^x-": {}}},
+    )  # fmt: skip
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import typer
 
 COMMANDS = (
@@ -31,15 +33,29 @@ Exit codes: 0 yes, 1 no, 2 wrong usage or a wrong file, 3 cannot say,
 4 it broke, 130 interrupted."""
 
 
-def make_app() -> typer.Typer:
-    """The app with every command registered."""
+_FLAGS = ("-q", "--quiet", "--no-color", "--debug")
+"""Global options that may stand before a command and change nothing of which it is."""
+
+
+def commands_of(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The commands that a command line can need: the one that it names, or all where it does not plainly name one.
+
+    Help, completion and a misspelt name need them all. What a command's options look like is worked out when it is
+    registered, and takes as long for the others as for the one that runs.
+    """
+    first = next((word for word in arguments if word not in _FLAGS), None)
+    return (first,) if first in COMMANDS else COMMANDS
+
+
+def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The app with these commands registered."""
     from importlib import import_module
 
     from scenarios.cli import frame
 
     app = frame.new_app(frame.PURPOSE)
     app.callback(epilog=EPILOG)(frame.global_options)
-    for name in COMMANDS:
+    for name in commands:
         import_module(f"scenarios.cli.{name}").register(app)
     return app
 
@@ -49,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         from scenarios.cli import frame
 
-        return frame.main(make_app, arguments)
+        named = commands_of(sys.argv[1:] if arguments is None else arguments)
+        return frame.main(lambda: make_app(named), arguments)
     except KeyboardInterrupt:
         return _last_word("interrupted", 130)
     except ImportError as error:
