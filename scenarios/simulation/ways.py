@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,7 +20,7 @@ from planner.predict import Prediction
 from planner.roofline import Rates, chosen
 from planner.rows import Leg
 from planner.times import leg_time
-from scenarios.simulation.curves import Curve, Knots, through, whole
+from scenarios.simulation.curves import Curve, Knots, chunked, mapped, through, whole
 
 PS = 10**12
 Resource = tuple[str, str, str, str]
@@ -186,7 +186,9 @@ class _Moving:
             return link
         here = self.out_of[link.src] if src != link.src else self.into[link.dst]
         there = self.out_of[src] if src != link.src else self.into[dst]
-        rank = [one for one in here if (one.src, one.dst) == (link.src, link.dst)].index(link)
+        # Ways are kept by a fleet's digest: the same fleet may have been read from another file before.
+        same = [replace(one, where="") for one in here if (one.src, one.dst) == (link.src, link.dst)]
+        rank = same.index(replace(link, where=""))
         return [one for one in there if (one.src, one.dst) == (src, dst)][rank]
 
 
@@ -209,10 +211,10 @@ def _legs(p: str, d: str, ask: Ask, rates: Rates, knots: Knots = EVEN) -> tuple[
     if any([(ends, len(legs)) for ends, legs in size.items()] != [(ends, len(legs)) for ends, legs in first.items()]
            for size in sizes.values()):  # fmt: skip
         raise _uneven(p, d)
+    sizes_asked = _Sizes(ask=ask, p=p, d=d, known=sizes)
     of_ranks = [
-        tuple(_leg(p, d, {n: size[ends][i] for n, size in sizes.items()}, rates, knots) for i in range(len(legs)))
-        for ends, legs in first.items()
-    ]  # fmt: skip
+        tuple(_leg(sizes_asked, ends, i, rates, knots) for i in range(len(legs))) for ends, legs in first.items()
+    ]
     chains = _chains(of_ranks)
     if len({tuple(leg.time for leg in chain) for chain in chains}) == 1:
         return tuple(_together(legs) for legs in zip(*chains, strict=True))
@@ -237,18 +239,56 @@ def _uneven(p: str, d: str) -> InconclusiveError:
     )
 
 
-def _leg(p: str, d: str, legs: Mapping[int, Leg], rates: Rates, knots: Knots) -> WayLeg:
+@dataclass(slots=True)
+class _Sizes:
+    """What the planner says of one pair by units: rank to rank, legs in order. Other sizes are asked when needed."""
+
+    ask: Ask
+    p: str
+    d: str
+    known: dict[int, dict[tuple[str, str], list[Leg]]]
+
+    def leg(self, ends: tuple[str, str], number: int, units: int) -> Leg:
+        """A leg of a handoff of so many units."""
+        if units not in self.known:
+            self.known[units] = _by_ranks(self.ask(self.p, self.d, units))
+        found = self.known[units].get(ends, [])
+        if number >= len(found):
+            raise _uneven(self.p, self.d)
+        return found[number]
+
+
+def _time_of_chunks(legs: Mapping[int, Leg], copies: Curve[int], rates: Rates, knots: Knots) -> Curve[Fraction] | None:
+    """ps of a leg whose copies are those of chunks: of its bytes, and what each copy takes to start."""
+    from dataclasses import replace
+
+    def ps(leg: Leg) -> Fraction:
+        return (leg_time(leg, rates).seconds or Fraction(0)) * PS
+
+    moving = through({units: ps(replace(leg, copies=0)) for units, leg in legs.items()}, knots)
+    start = ps(replace(legs[1], copies=1, bytes=0))
+    if moving is None:
+        return None
+    return replace(moving, steps=tuple((knot, chunk, start * each) for knot, chunk, each in copies.steps))
+
+
+def _leg(asked: _Sizes, ends: tuple[str, str], number: int, rates: Rates, knots: Knots) -> WayLeg:
     """A leg from what it is for few sizes, by units."""
+    p, d = asked.p, asked.d
+    legs = {units: asked.leg(ends, number, units) for units in knots.asked}
     times = {units: leg_time(leg, rates) for units, leg in legs.items()}
     if any(time.seconds is None for time in times.values()):
         words = dict.fromkeys(words for time in times.values() for words in time.unpriced)
         raise InconclusiveError(f"the handoff from {p} to {d} has no time: {'; '.join(words)}")
     one = legs[1]
-    ends = (one.src, one.dst, one.through)
+    way = (one.src, one.dst, one.through)
     time = through({n: told.seconds * PS for n, told in times.items() if told.seconds is not None}, knots)
     nbytes = whole(through({n: Fraction(leg.bytes) for n, leg in legs.items()}, knots))
     copies = whole(through({n: Fraction(leg.copies) for n, leg in legs.items()}, knots))
-    alike = all((leg.src, leg.dst, leg.through) == ends for leg in legs.values())
+    alike = all((leg.src, leg.dst, leg.through) == way for leg in legs.values())
+    if copies is None and nbytes is not None:
+        copies = chunked(lambda units: asked.leg(ends, number, units).copies, knots)
+        time = None if copies is None else _time_of_chunks(legs, copies, rates, knots)
     if time is None or nbytes is None or copies is None or not alike:
         raise _uneven(p, d)
     part = Part(src=one.src, dst=one.dst, kind=one.kind, bytes=nbytes, copies=copies)
@@ -291,7 +331,7 @@ def ratios(leg: WayLeg, rates: Rates) -> list[int]:
 def leg_units(leg: WayLeg, most_units: int) -> tuple[int, Curve[int]]:
     """(units of a ps, the leg's time in them), exact where 64 bits allow it. InconclusiveError: never so."""
     time = leg.time
-    common = math.lcm(time.fixed.denominator, time.each.denominator, *(value.denominator for _, value in time.bends))
+    common = math.lcm(*(value.denominator for value in time.values))
     longest = time.at(most_units)
     most = int(2**61 // (longest + 1))
     if most == 0:
@@ -300,5 +340,4 @@ def leg_units(leg: WayLeg, most_units: int) -> tuple[int, Curve[int]]:
         )
         raise InconclusiveError(f"{words} days at the stated rates: not simulated")
     q = common if common <= most else 1 << (min(most, 2**20).bit_length() - 1)
-    bends = tuple((knot, round(value * q)) for knot, value in time.bends)
-    return q, Curve(fixed=round(time.fixed * q), each=round(time.each * q), bends=bends)
+    return q, mapped(time, lambda value: round(value * q))

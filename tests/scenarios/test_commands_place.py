@@ -332,6 +332,7 @@ def test_unlike_cards_in_a_phase_are_found_and_told_and_are_a_scenario_of_simula
     assert [[name] for name in spec.prefill.devices] == first["prefill"]
     assert [[name] for name in spec.decode.devices] == first["decode"]
     model = prepare(wanted_of("two-gpu", {})).ask.model
+    build(spec, load_fleet("elsewhere.yaml", text=MIXED), model)  # the same fleet, whose links stand in another file
     plant = build(spec, load_fleet(spec.fleet), model)
     assert plant.refused is None
     assert len(plant.workers) == 4
