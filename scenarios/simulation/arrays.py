@@ -114,11 +114,15 @@ def _way_arrays(plant: Plant, names: dict[str, int]) -> dict[str, Any]:
     q, times = [found[0][0] for found in of_legs], [found[0][1] for found in of_legs]
     knots = sorted({knot for time in times for knot, _ in time.bends})
     bends = [[dict(time.bends).get(knot, 0) for knot in knots] for time in times]
+    chunks = sorted({(knot, chunk) for time in times for knot, chunk, _ in time.steps})
+    steps = [[sum(v for *at, v in time.steps if tuple(at) == one) for one in chunks] for time in times]
     return {
         "pair": pair, "way_at": _ints(np.cumsum([0, *(len(way) for way in ways.ways)])),
         "leg_q": _ints(q), "leg_fixed": _ints(time.fixed for time in times),
         "leg_each": _ints(time.each for time in times), "knots": _ints(knots),
         "leg_bends": np.array(bends, np.int64).reshape(len(legs), len(knots)),
+        "leg_steps": np.array(steps, np.int64).reshape(len(legs), len(chunks)),
+        "step_knot": _ints(knot for knot, _ in chunks), "step_chunk": _ints(chunk for _, chunk in chunks),
         "link_at": _ints(np.cumsum([0, *(len(leg.links) for leg in legs)])),
         "leg_links": _ints(ways.number(link) for leg in legs for link in leg.links),
         "leg_ratio": _ints(ratio for found in of_legs for ratio in found[1]),

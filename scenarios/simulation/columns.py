@@ -91,6 +91,9 @@ class Config(NamedTuple):
     leg_each: Any  # (legs,) the same a unit of transfer
     leg_bends: Any  # (legs, knots) the same a unit up to the knot
     knots: Any  # units of transfer from which on a part of the cache moves no more
+    leg_steps: Any  # (legs, chunks) the same a chunk of units
+    step_knot: Any  # units beyond which there are no more chunks
+    step_chunk: Any  # units of a chunk
     link_at: Any  # (legs + 1,) offsets into leg_links
     leg_links: Any  # link ids
     leg_ratio: Any  # rate of the leg over rate of the link, in 1/1024, rounded up

@@ -115,6 +115,8 @@ def _leg_time(c: Any, leg: int, n: int) -> int:
     time = c.leg_fixed[leg] + c.leg_each[leg] * n
     for i in range(len(c.knots)):
         time += c.leg_bends[leg, i] * min(n, c.knots[i])
+    for i in range(len(c.step_chunk)):
+        time += c.leg_steps[leg, i] * ceil(min(n, c.step_knot[i]), c.step_chunk[i])
     return int(ceil(time, c.leg_q[leg]))
 
 

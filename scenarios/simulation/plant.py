@@ -107,7 +107,7 @@ def build(spec: Spec, fleet: Fleet, model: Model) -> Plant:
             return Plant(spec=spec, fleet=fleet, model=model, workers=(), ways=Ways(), refused=found)
         workers += found
     ways = all_ways(fleet, spec.prefill.workers, spec.decode.workers, _asker(spec, fleet, model), spec.rates,
-                    knots_of(spec, model))  # fmt: skip
+                    knots_of(spec, fleet, model))  # fmt: skip
     return Plant(spec=spec, fleet=fleet, model=model, workers=tuple(workers), ways=ways)
 
 
@@ -247,15 +247,19 @@ def _hold(spec: Spec, model: Model, role: int, name: str) -> Hold:
     return worker_hold(model, ranks, workload, -(-model.seq_len // block) * block)
 
 
-def knots_of(spec: Spec, model: Model) -> Knots:
-    """Units of transfer from which on windows are full, and the most units of a prompt."""
+def knots_of(spec: Spec, fleet: Fleet, model: Model) -> Knots:
+    """Units of transfer from which on windows are full, and the most units of a prompt.
+
+    Where all grows evenly, and no pinned pool is stated that might cut a long prompt in chunks, few units tell all.
+    """
     workload = resolve(handoff_request(spec, 1), model, spec.source)
     unit = spec.block_tokens if spec.extent == "blocks" else 1
     longest = min(model.seq_len, MAX_TOKENS) - 1
     windows = {part.window for part in held_parts(model, workload) if part.window is not None}
     found = sorted({-(-window // unit) for window in windows if window < longest})
     bounded = bool(found) or any(part.is_state for part in held_parts(model, workload))
-    return Knots(tuple(found), longest // unit) if bounded else Knots()
+    pools = any(host.pinned_pool.value is not None for host in fleet.hosts)
+    return Knots(tuple(found), max(3, longest // unit)) if bounded or pools else Knots()
 
 
 def _predicted(spec: Spec, fleet: Fleet, model: Model, placement: Placement, request: Request) -> Prediction:

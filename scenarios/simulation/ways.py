@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -187,9 +187,15 @@ class _Moving:
         here = self.out_of[link.src] if src != link.src else self.into[link.dst]
         there = self.out_of[src] if src != link.src else self.into[dst]
         # Ways are kept by a fleet's digest: the same fleet may have been read from another file before.
-        same = [replace(one, where="") for one in here if (one.src, one.dst) == (link.src, link.dst)]
-        rank = same.index(replace(link, where=""))
+        rank = [_plain(one) for one in here if (one.src, one.dst) == (link.src, link.dst)].index(_plain(link))
         return [one for one in there if (one.src, one.dst) == (src, dst)][rank]
+
+
+def _plain(link: Link) -> tuple[Any, ...]:
+    """What a link is, wherever it stands."""
+    rates = (link.bandwidth, link.latency)
+    stated = tuple((f.value, f.provenance, f.error) if f else None for q in rates for f in (q.declared, q.observed))
+    return link.kind, link.count, link.peer_access, link.duplex, link.copy_engines, stated
 
 
 def _with_names(part: Part, names: dict[str, str]) -> Part:

@@ -47,7 +47,9 @@ def config(
     both = n_decode == 0
     workers = n_prefill + n_decode
     kept = {"windows": [], "hold_windows": [], "hold_fixed": [0] * workers, "hold_each": [[0]] * workers,
-            "knots": [], "leg_bends": None, "bent": 0} | (windows or {})  # fmt: skip
+            "knots": [], "leg_bends": None, "leg_steps": None, "step_knot": [], "step_chunk": [],
+            "bent": 0}  # fmt: skip
+    kept |= windows or {}
     legs = [(10, 3, 2, [0], [1024])] if legs is None else legs
     pair = np.full((workers, workers), -1, np.int64)
     pair[:n_prefill, n_prefill:] = 0
@@ -73,7 +75,8 @@ def config(
         prefill_pool=ints(range(n_prefill)), decode_pool=ints(range(n_prefill, workers)),
         pair=pair, way_at=ints([0, len(legs)]), leg_q=ints([leg[2] for leg in legs]),
         leg_fixed=ints([leg[0] for leg in legs]), leg_each=ints([leg[1] for leg in legs]), link_at=link_at,
-        leg_bends=np.array(kept.pop("leg_bends") or [[] for _ in legs], np.int64), bent=kept.pop("bent"),
+        **{name: np.array(kept.pop(name) or [[] for _ in legs], np.int64) for name in ("leg_bends", "leg_steps")},
+        bent=kept.pop("bent"),
         **{name: ints(values) for name, values in kept.items()},
         leg_links=links, leg_ratio=ints([r for leg in legs for r in leg[4]]),
         outage_time=ints([o[0] for o in outages]), outage_up=ints([o[1] for o in outages]),
@@ -100,7 +103,9 @@ def windowed(draw: st.DrawFn, workers: int, cost: Any) -> tuple[dict[str, Any], 
     table[:, 0, col.WINDOW] = draw(st.integers(0, len(seen)))
     held = {"hold_fixed": draw(st.lists(st.integers(0, 9), min_size=workers, max_size=workers)),
             "hold_each": draw(st.lists(each, min_size=workers, max_size=workers))}  # fmt: skip
-    return {"windows": seen, "hold_windows": kept, "knots": knots, "bent": 1, **held}, table
+    chunks = draw(st.lists(st.tuples(st.integers(1, 24), st.integers(1, 8)), max_size=1))
+    cut = {"step_knot": [knot for knot, _ in chunks], "step_chunk": [chunk for _, chunk in chunks]}
+    return {"windows": seen, "hold_windows": kept, "knots": knots, "bent": 1, **held, **cut}, table
 
 
 @st.composite
@@ -140,6 +145,7 @@ def configs(draw: st.DrawFn) -> col.Config:
     if windows is not None:
         each = st.lists(st.integers(0, 5), min_size=len(windows["knots"]), max_size=len(windows["knots"]))
         windows["leg_bends"] = draw(st.lists(each, min_size=len(legs), max_size=len(legs)))
+        windows["leg_steps"] = [[draw(st.integers(0, 5)) for _ in windows["step_knot"]] for _ in legs]
     layers = draw(st.sampled_from([0, 3])) if split and share == col.QUEUE and len(legs) == 1 else 0
     downs = draw(
         st.lists(

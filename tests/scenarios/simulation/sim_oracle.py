@@ -123,6 +123,8 @@ class Oracle(Blocks):
         n = self.ceil(r.prompt) if self.c.by_blocks else r.prompt
         bends = list(zip(self.c.leg_bends[leg].tolist(), self.c.knots.tolist(), strict=True))
         moving = sum(int(self.c.leg_each[leg]) + sum(each for each, knot in bends if i < knot) for i in range(n))
+        cut = zip(self.c.leg_steps[leg].tolist(), self.c.step_knot.tolist(), self.c.step_chunk.tolist(), strict=True)
+        moving += sum(each * len(range(0, min(n, knot), chunk)) for each, knot, chunk in cut)
         return -(-(int(self.c.leg_fixed[leg]) + moving) // int(self.c.leg_q[leg]))
 
     def move(self, r: Req) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fleet.catalog import catalog_text
 from fleet.checkpoints import load_model
 from fleet.errors import InconclusiveError
 from fleet.load import load_fleet
 from planner.footprint import buffer_bytes, device_buffers, line_of
 from planner.predict import predict
 from planner.request import Request, resolve
+from planner.times import row_time
 from scenarios.simulation import columns as col
 from scenarios.simulation.arrays import config_of
 from scenarios.simulation.curves import Curve, Knots, through, whole
@@ -70,8 +72,13 @@ def requests(n: int = 60) -> Traffic:
 @pytest.mark.parametrize("extent", ["filled", "blocks"])
 @pytest.mark.parametrize("fleet", ["two-gpu-nvlink", "two-gpu-staged"])
 def test_bytes_and_copies_of_all_handoffs_are_the_waybills_summed(config_file: str, extent: str, fleet: str) -> None:
-    plant, traffic = plant_of(config_file, extent=extent, fleet=fleet), requests()
+    plant = plant_of(config_file, extent=extent, fleet=fleet)
     assert plant.is_bent
+    bytes_are_the_planners(plant, requests())
+
+
+def bytes_are_the_planners(plant: Plant, traffic: Traffic) -> None:
+    """Bytes and copies of every edge, and of all handoffs one way."""
     outcome = simulate(config_of(plant, traffic))
     assert (outcome.requests[:, col.ST] == col.FINISHED).all()
     expected: dict[tuple[str, str, str], list[int]] = {}
@@ -97,6 +104,29 @@ def test_bytes_and_copies_of_all_handoffs_are_the_waybills_summed(config_file: s
 @pytest.mark.parametrize(("prompt", "out"), [(150, 90), (2500, 200)])
 def test_one_request_alone_takes_what_the_planner_says(config_file: str, prompt: int, out: int) -> None:
     check_alone(plant_of(config_file, fleet="two-gpu-nvlink"), prompt, out)
+
+
+@pytest.mark.parametrize("pool_size", ["100 KiB", "64 MiB"])
+@pytest.mark.parametrize("model", ["windows", "dense"])
+def test_copies_that_a_pinned_pool_cuts_in_chunks_are_the_planners(tmp_path: Path, model: str, pool_size: str) -> None:
+    """A position takes 1 KiB of a part: the smaller pool holds 100, of windows of 200 and prompts of thousands."""
+    path = tmp_path / "config.json"
+    dense = SIZES | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
+    path.write_text(json.dumps(WINDOWED if model == "windows" else dense))
+    text = catalog_text("two-gpu-staged").replace("  - id: host\n", f"  - id: host\n    pinned_pool: {pool_size}\n", 1)
+    pools = {"prefill": Pool(devices=("gpu:0",), max_seqs=16), "decode": Pool(devices=("gpu:1",), max_seqs=16)}
+    spec = Spec(fleet="pool", model=str(path), **pools)
+    plant = build(spec, load_fleet("pool", text=text), load_model(str(path)))
+    time = plant.ways.ways[0][0].time
+    assert bool(time.steps) == (pool_size == "100 KiB")
+    bytes_are_the_planners(plant, requests())
+    for prompt in (99, 100, 101, 199, 201, 2999):
+        outcome = simulate(config_of(plant, alone(prompt, 2)))
+        workload = resolve(handoff_request(spec, prompt), plant.model)
+        rows = predict(plant.fleet, plant.model, workload, placed(spec, "gpu:0", "gpu:1")).handoff_rows
+        seconds = sum((row_time(row).seconds or Fraction(0) for row in rows), Fraction(0))
+        took = int(outcome.requests[0, col.THE] - outcome.requests[0, col.THS])
+        assert 0 <= took - seconds * 10**12 < 2 * len(rows)
 
 
 def test_a_cache_takes_what_the_planners_buffers_of_so_many_positions_take(config_file: str) -> None:
