@@ -6,6 +6,7 @@ Asked once a reader has refused: a reader lists the faults of a file of its own 
 from __future__ import annotations
 
 import os
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -105,12 +106,19 @@ def _misplaced(path: str, wanted: tuple[str, ...], subject: str, command: str, g
     """None where the file is of a wanted kind, or of a kind that nobody knows."""
     kind = kind_of_file(path)
     kind = kind_of_name(path) if kind is None else kind
-    if kind is None or kind in wanted:
+    if kind is None or kind in wanted or ("fleet" in wanted and _is_shipped_fleet(path)):
         return None
     made = next((_HOW_TO_GET[each] for each in wanted if kind == "scenario" and each in _HOW_TO_GET), None)
     hint = made.format(target=shown_path(path)) if made else _hint(kind, command, given)
     words = f"is {in_words(kind)}; {subject}" + (f" ({hint})" if hint else "")
     return Fault(source=shown_path(path), field="", message=words)
+
+
+def _is_shipped_fleet(name: str) -> bool:
+    """Whether a name is that of a shipped fleet, whatever else has it too."""
+    from fleet.catalog import catalog_names
+
+    return name in catalog_names() and not os.path.lexists(name)
 
 
 def _hint(kind: str, command: str, given: Given) -> str | None:
