@@ -6,7 +6,6 @@ Asked once a reader has refused: a reader lists the faults of a file of its own 
 from __future__ import annotations
 
 import os
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
