@@ -119,7 +119,7 @@ def _parts(reading: Reading, lines: Sequence[Line]) -> list[Part]:
         if " Posted Xfer with" in group[0].text:
             continue
         for one in reader.read(group, "", None).observations:
-            found.append(_with_times(one, " ".join(line.text for line in group)))
+            found.append(_with_times(one, vllm_log.plain(" ".join(line.text for line in group))))
     return found
 
 

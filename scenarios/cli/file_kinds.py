@@ -45,7 +45,9 @@ def kind_of_file(path: str) -> str | None:
 def _folder_kind(names: list[str]) -> str | None:
     if "config.json" in names or any(name.endswith((".safetensors", ".gguf")) for name in names):
         return "model-folder"
-    return "observation" if any(re.fullmatch(r"rank_[0-9]+_(send|recv)\.csv", name) for name in names) else None
+    from scenarios.observations.trtllm_csv import FILE
+
+    return "observation" if any(FILE.fullmatch(name) for name in names) else None
 
 
 def _binary_kind(head: bytes, size: int) -> str | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from fleet.errors import DescriptionError, Fault
-from scenarios.observations.lines import Line
+from scenarios.observations.lines import Line, without_repeats
 from scenarios.observations.observation import MIB, Interval, Observation, Reading, printed, summed
 
 NAME = "Mooncake metrics lines"
@@ -32,16 +32,19 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
     sizes: list[Interval] = []
     tasks = 0
     faults: list[Fault] = []
-    for line in lines:
-        found = _LINE.search(line.text)
+    warnings: list[str] = []
+    for number, text in without_repeats(lines, warnings):
+        found = _LINE.search(text)
         try:
             if found is None or (found[2] is None and found[3] is None):
-                raise ValueError("the line is cut: neither Throughput nor a count of tasks")
+                raise ValueError("neither Throughput in MB/s nor a count of tasks: the line is cut, take it out")
             seconds = int(found[1])
+            if seconds == 0:
+                raise ValueError("an interval of 0 s: its bytes are unknown, take the line out")
             sizes.append(Interval.exact(0) if found[2] is None else printed(found[2], MIB * seconds))
             tasks += int(found[3] or 0)
         except ValueError as error:
-            faults.append(Fault(source=source, field="", message=str(error), line=line.number, column=1))
+            faults.append(Fault(source=source, field="", message=str(error), line=number, column=1))
     if faults:
         raise DescriptionError(faults)
     one = Observation(
@@ -49,4 +52,4 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
         requests_unknown=True, lines=tuple(line.number for line in lines[:20]),
     )  # fmt: skip
     blind = ("requests: its tasks are pieces of them", "descriptors", "times: its latencies are a distribution")
-    return Reading(format=NAME, engine=ENGINE, observations=(one,), blind=blind)
+    return Reading(format=NAME, engine=ENGINE, observations=(one,), blind=blind, warnings=tuple(warnings))

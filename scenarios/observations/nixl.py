@@ -12,9 +12,17 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from fleet.errors import DescriptionError, Fault
-from scenarios.observations.lines import Line
+from scenarios.observations.lines import Line, without_repeats
 from scenarios.observations.observation import Interval, Observation, Reading, exactly
-from scenarios.observations.samples import Labels, Scrapes, name_of, rank_of, scrapes_of
+from scenarios.observations.samples import (
+    Labels,
+    Scrapes,
+    has_mark,
+    name_of,
+    rank_of,
+    scrapes_of,
+    without_prefix,
+)
 
 NAME = "NIXL telemetry"
 ENGINE = "nixl"
@@ -24,8 +32,13 @@ _TRACE = re.compile(
     r"Xfer with ([0-9]{1,15}) descriptors of total size ([0-9]{1,20})B in ([0-9]{1,15})us"
 )
 _EVENT = re.compile(r"Event(?: Name)?: (agent_[a-z_]{1,60})\b")
-_VALUE = re.compile(r"\s*Value: ([0-9]{1,20})\s*")
-_SAMPLES = re.compile(r"agent_(?:(?:tx|rx)_(?:bytes|requests_num)|xfer_time|xfer_post_time|errors)(?:_total)?")
+_VALUE = re.compile(r"(?:^|\s)Value: ([0-9]{1,20})(?: \([0-9.]{1,20} [KMGT]?B\))?\s*$")
+_SAMPLES = re.compile(
+    r"agent_(?:(?:tx|rx)_(?:bytes|requests_num)|xfer_time|xfer_post_time|errors)(?:_total)?|agent_xfer_time_us_(?:sum|count)"
+)
+_CUT = re.compile(r"Xfer with [0-9]{1,15} descriptors of total size")
+_DROPPED = "agent_telemetry_events_dropped"
+_SAMPLED = ("agent_",)
 MARKS = ("descriptors of total size", "agent_", "Value: ")
 ENDS = ("_total", "")
 _US = Fraction(1, 10**6)
@@ -33,42 +46,57 @@ _US = Fraction(1, 10**6)
 
 def knows(text: str) -> bool:
     """Whether the line is a trace, an event or a sample of an agent."""
-    if _TRACE.search(text) or _EVENT.search(text):
-        return True
-    name = name_of(text)
+    return bool(_CUT.search(text) or _EVENT.search(text) or _is_sample(text))
+
+
+def _is_sample(text: str) -> bool:
+    """Whether it is a sample of an agent, behind the prefix of a pod or of grep, too."""
+    name = name_of(without_prefix(Line(0, text), _SAMPLED)[0].text) if has_mark(text, _SAMPLED) else None
     return name is not None and _SAMPLES.fullmatch(name) is not None
 
 
 def is_piece(text: str) -> bool:
     """The value below an event's name."""
-    return _VALUE.fullmatch(text) is not None
+    return _VALUE.search(text) is not None
 
 
 def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
     """One observation a direction of an agent; of traces one in all. Two kinds in one file would count twice."""
-    traces = [(line.number, found) for line in lines if (found := _TRACE.search(line.text))]
+    warnings: list[str] = []
+    traces = _traces(lines, source, warnings)
     events = [line for line in lines if _EVENT.search(line.text) or is_piece(line.text)]
-    samples = [line for line in lines if (name := name_of(line.text)) and _SAMPLES.fullmatch(name)]
+    samples = [line for line in lines if _is_sample(line.text)]
     named = {"trace lines": traces, "events": [e for e in events if _EVENT.search(e.text)], "samples": samples}
     kinds = [name for name, found in named.items() if found]
     if len(kinds) > 1:
         message = f"{' and '.join(kinds)} of NIXL in one file say the same bytes twice: keep one kind"
         raise DescriptionError.at(source, "", message, lines[0].number, 1)
-    warnings: list[str] = []
     unknown: list[str] = []
     if traces:
         seen = [_traced(traces, source, version, warnings)]
     elif samples:
-        scrapes = scrapes_of(samples, source)
+        scrapes = scrapes_of(samples, source, _SAMPLED, ("category",))
         seen = _sampled(scrapes, source, version, warnings)
         unknown = scrapes.unknown
     else:
-        seen = _evented(events, source, version)
+        seen = _evented(events, source, version, unknown)
+        warnings += unknown
     blind = ("which transfers carry a cache: an agent counts all of its own",)
     return Reading(
         format=NAME, engine=ENGINE, observations=tuple(seen), blind=blind, warnings=tuple(warnings),
         unknown=tuple(unknown),
     )  # fmt: skip
+
+
+def _traces(lines: Sequence[Line], source: str, warnings: list[str]) -> list[tuple[int, re.Match[str]]]:
+    """Every whole trace line, once. DescriptionError for those that are cut."""
+    found = without_repeats(((line.number, line.text) for line in lines if _CUT.search(line.text)), warnings)
+    whole = [(number, match) for number, text in found if (match := _TRACE.search(text))]
+    cut = [number for number, text in found if not _TRACE.search(text)]
+    if cut:
+        message = "the line is cut: its bytes or its time are unknown; take the line out, or give all of it"
+        raise DescriptionError(Fault(source=source, field="", message=message, line=at, column=1) for at in cut)
+    return whole
 
 
 def _traced(
@@ -98,7 +126,7 @@ def _sampled(scrapes: Scrapes, source: str, version: str | None, warnings: list[
         sizes = {way: _rise(scrapes, f"agent_{way}_bytes", labels) for way in there}
         busy = [way for way, size in sizes.items() if size is None or size.high > 0] or there[:1]
         for way in busy:
-            time = _rise(scrapes, "agent_xfer_time", labels) if len(busy) == 1 else None
+            time = _time(scrapes, labels) if len(busy) == 1 else None
             found.append(
                 Observation(
                     source=source, engine=ENGINE, version=version, direction=_WAYS[way],
@@ -115,13 +143,19 @@ def _sampled(scrapes: Scrapes, source: str, version: str | None, warnings: list[
     return found
 
 
+def _time(scrapes: Scrapes, labels: Labels) -> Interval | None:
+    """Microseconds of all transfers: a counter, or the sum of a histogram."""
+    summed_up = ("agent_xfer_time_us_sum", labels)
+    return scrapes.rise(*summed_up) if summed_up in scrapes.series else _rise(scrapes, "agent_xfer_time", labels)
+
+
 def _rise(scrapes: Scrapes, name: str, labels: Labels) -> Interval | None:
     total = f"{name}_total"
     return scrapes.rise(total if (total, labels) in scrapes.series else name, labels)
 
 
-def _evented(lines: Sequence[Line], source: str, version: str | None) -> list[Observation]:
-    """Events of both directions; an event without its value is told."""
+def _evented(lines: Sequence[Line], source: str, version: str | None, unknown: list[str]) -> list[Observation]:
+    """Events of both directions; an event without its value is told, and what was dropped leaves sums unknown."""
     sums: dict[str, int] = {}
     first: dict[str, int] = {}
     faults: list[Fault] = []
@@ -146,6 +180,15 @@ def _evented(lines: Sequence[Line], source: str, version: str | None) -> list[Ob
     if faults:
         raise DescriptionError(faults)
     ways = [way for way in _WAYS if f"agent_{way}_bytes" in sums]
+    if lost := sums.get(_DROPPED, 0):
+        unknown.append(
+            f"NIXL dropped {lost:,} events (line {first[_DROPPED]}): what they told is unknown; read its buffer more "
+            "often, or enlarge it"
+        )
+        return [
+            Observation(source=source, engine=ENGINE, version=version, direction=_WAYS[way], lines=(first[_DROPPED],))
+            for way in ways
+        ]
     return [
         Observation(
             source=source, engine=ENGINE, version=version, direction=_WAYS[way],

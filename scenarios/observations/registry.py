@@ -20,7 +20,7 @@ from scenarios.observations.observation import Reading
 
 BINARY: tuple[str, ...] = ("nsight", "trtllm_csv")
 """Readers of whole files, asked first, by the first bytes."""
-TEXT: tuple[str, ...] = ("vllm_log", "vllm_metrics", "sglang_metrics", "nixl", "mooncake_log")
+TEXT: tuple[str, ...] = ("vllm_log", "vllm_metrics", "sglang_metrics", "nixl", "mooncake_log", "trtllm_perf")
 HEAD = 4096
 MOST_KEPT = 64 << 20
 """Characters of known lines that are kept: a log of gigabytes holds far fewer lines that matter."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fleet.errors import DescriptionError, Fault
+from fleet.yaml_source import printable
 from scenarios.observations.lines import Line
 from scenarios.observations.observation import Interval, counted
 
@@ -20,8 +21,13 @@ _SAMPLE = re.compile(
     r'\s*([a-zA-Z_:][a-zA-Z0-9_:]{0,200})\s*(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*+)\})?\s+(\S{1,64})(?:\s+-?[0-9.]{1,32})?\s*(?:#.*)?'
 )
 _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]{0,200})(?:\s*\{|\s+[^\s=:]|\s*$)")
+_PREFIX = re.compile(r"\s*(\S{1,200}[:\]>|])\s*")
+_LINE_NUMBER = re.compile(r"(?:^|:)[0-9]+[:-]$")
+_SOURCE = "(prefix)"
+_ESCAPED = re.compile(r'\\([\\"n])')
+_NO_FIGURES = ("nan", "inf", "-inf")
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]{0,100})\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
-_RANKS = ("engine", "dp_rank", "pp_rank", "tp_rank", "moe_ep_rank", "engine_type")
+_RANKS = (_SOURCE, "engine", "dp_rank", "pp_rank", "tp_rank", "moe_ep_rank", "engine_type")
 _MOST_SERIES = 100_000
 
 
@@ -29,7 +35,8 @@ _MOST_SERIES = 100_000
 class Series:
     """One name with one set of labels: its values in the order of the file, and the lines they stand in."""
 
-    values: list[Interval] = field(default_factory=list)
+    values: list[Interval | None] = field(default_factory=list)
+    """None: NaN or infinite, which a source may say."""
     lines: list[int] = field(default_factory=list)
 
 
@@ -58,18 +65,22 @@ class Scrapes:
                 self.unknown.append(why)
                 self.warnings.append(why)
             return None
-        return found.values[0] if self.count == 1 else found.values[-1] - found.values[0]
+        known = [value for value in found.values if value is not None]
+        return known[0] if self.count == 1 else known[-1] - known[0]
 
     def _why_unknown(self, name: str, found: Series) -> str | None:
-        for before, after, at, line in zip(
-            found.values, found.values[1:], found.lines, found.lines[1:], strict=False
-        ):
-            if after.low < before.low:
+        before: Interval | None = None
+        at = 0
+        for value, line in zip(found.values, found.lines, strict=True):
+            if value is None:
+                return f"{name} is no finite number (line {line}): unknown; keep the scrapes in which it is one"
+            if before is not None and value.low < before.low:
                 return (
-                    f"{name} fell from {_figure(before)} (line {at}) to {_figure(after)} (line {line}) between scrapes: "
-                    "its process began anew, or the file holds scrapes of two; what it counted in between is unknown: "
-                    f"keep the scrapes from line {line} on, or those of one process"
+                    f"{name} fell from {_figure(before)} (line {at}) to {_figure(value)} (line {line}) between "
+                    "scrapes: its process began anew, or the file holds scrapes of two; what it counted in between is "
+                    f"unknown: keep the scrapes from line {line} on, or those of one process"
                 )
+            before, at = value, line
         if len(found.values) < self.count:
             return (
                 f"{name} stands in {len(found.values):,} of {self.count:,} scrapes (first in line {found.lines[0]}): "
@@ -104,16 +115,42 @@ def name_of(text: str) -> str | None:
 
 
 def has_mark(text: str, marks: tuple[str, ...]) -> bool:
-    """Whether the line is a sample whose name begins with one of the marks."""
+    """Whether the line is a sample whose name begins with one of the marks; behind a prefix, a whole sample."""
     name = name_of(text)
-    return name is not None and name.startswith(marks)
+    if name is not None and name.startswith(marks):
+        return True
+    at = _behind_prefix(text, marks)
+    return at is not None and _SAMPLE.fullmatch(text, at) is not None
 
 
-def scrapes_of(lines: Sequence[Line], source: str) -> Scrapes:
-    """The series of lines that are samples. DescriptionError for values that are no numbers and broken labels."""
+def _behind_prefix(text: str, marks: tuple[str, ...]) -> int | None:
+    """Where the sample begins behind the name of a pod or of grep's file; None where there is no such prefix."""
+    found = [text.find(mark) for mark in marks]
+    at = min((place for place in found if place > 0), default=None)
+    return at if at is not None and _PREFIX.fullmatch(text, 0, at) else None
+
+
+def without_prefix(line: Line, marks: tuple[str, ...]) -> tuple[Line, str]:
+    """(the line from its sample on, the prefix that stood before it without grep's number of the line)."""
+    name = name_of(line.text)
+    if name is not None and name.startswith(marks):
+        return line, ""
+    at = _behind_prefix(line.text, marks)
+    if at is None:
+        return line, ""
+    return Line(line.number, line.text[at:]), _LINE_NUMBER.sub("", line.text[:at].strip())
+
+
+def scrapes_of(
+    lines: Sequence[Line], source: str, marks: tuple[str, ...] = (), unsaid: tuple[str, ...] = ()
+) -> Scrapes:
+    """The series of lines that are samples, those behind different prefixes apart. `unsaid`: labels to leave out.
+
+    DescriptionError for values that are no numbers and broken labels.
+    """
     series: dict[tuple[str, Labels], Series] = {}
     faults: list[Fault] = []
-    for line in lines:
+    for line, prefix in (without_prefix(line, marks) if marks else (line, "") for line in lines):
         found = _SAMPLE.fullmatch(line.text)
         if found is None:
             message = "no whole sample (name{labels} value): the line is cut"
@@ -122,11 +159,14 @@ def scrapes_of(lines: Sequence[Line], source: str) -> Scrapes:
         if found[1].endswith(("_bucket", "_created")):
             continue
         try:
-            labels, value = labels_of(found[2] or ""), counted(found[3].removeprefix("+"))
+            labels, figure = labels_of(found[2] or ""), found[3].removeprefix("+")
+            value = None if figure.lower() in _NO_FIGURES else counted(figure)
         except (ValueError, OverflowError) as error:
             message = f"{found[1]}: {error}; the sample is cut, or the counter is not whole"
             faults.append(Fault(source=source, field="", message=message, line=line.number, column=1))
             continue
+        told = [pair for pair in labels if pair[0] not in unsaid]
+        labels = tuple(sorted([*told, (_SOURCE, prefix)] if prefix else told))
         one = series.setdefault((found[1], labels), Series())
         one.values.append(value)
         one.lines.append(line.number)
@@ -145,7 +185,7 @@ def labels_of(text: str) -> Labels:
         found = _LABEL.match(text, at)
         if found is None or found[1] in labels:
             raise ValueError("its labels are broken")
-        labels[found[1]] = found[2]
+        labels[found[1]] = _ESCAPED.sub(lambda each: {"n": "\n"}.get(each[1], each[1]), found[2])
         at = found.end()
     labels.pop("le", None)
     return tuple(sorted(labels.items()))
@@ -154,9 +194,9 @@ def labels_of(text: str) -> Labels:
 def rank_of(labels: Labels) -> str | None:
     """The labels that tell ranks apart, never those that name a machine."""
     told = dict(labels)
-    return ", ".join(f"{name} {told[name][:40]}" for name in _RANKS if name in told) or None
+    return ", ".join(f"{name} {printable(told[name], 40)}" for name in _RANKS if name in told) or None
 
 
 def model_of(labels: Labels) -> str | None:
     """The model's name, where a label says it."""
-    return dict(labels).get("model_name", "")[:200] or None
+    return printable(dict(labels).get("model_name", ""), 200) or None

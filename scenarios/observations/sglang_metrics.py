@@ -28,13 +28,17 @@ def knows(text: str) -> bool:
 def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
     """One observation a set of labels (a rank)."""
     renamed = [Line(line.number, line.text.replace("sglang_kv_", "sglang:kv_", 1)) for line in lines]
-    scrapes = scrapes_of(renamed, source)
+    scrapes = scrapes_of(renamed, source, MARKS)
     found: list[Observation] = []
-    if gauges := scrapes.label_sets([_SIZE]):
+    gauges, histograms = scrapes.label_sets([_SIZE]), scrapes.label_sets([f"{_SIZE}_sum", f"{_SIZE}_count"])
+    if gauges and histograms:
+        scrapes.warnings.append(f"{_SIZE} is a gauge and a histogram: the gauge tells of the same transfers, left out")
+        gauges = []
+    if gauges:
         scrapes.warnings.append(f"{_SIZE} is a gauge: the last transfer of each rank alone; earlier ones are not seen")
     for labels in gauges:
         found.append(_gauge(scrapes, labels, source, version))
-    for labels in scrapes.label_sets([f"{_SIZE}_sum", f"{_SIZE}_count"]):
+    for labels in histograms:
         found.append(_histogram(scrapes, labels, source, version))
     return Reading(
         format=NAME,

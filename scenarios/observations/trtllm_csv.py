@@ -1,11 +1,14 @@
 """TensorRT-LLM's times of cache transfers: `rank_R_send.csv` and `rank_R_recv.csv`, a file or the folder of them.
 
+In newer versions the name begins with that of an instance, `INSTANCE_R_send.csv`, and more columns stand before.
+
 A row is a request; each three columns `Delay(ms),Duration(ms),Bandwidth(Gbps)` are one transfer of it, in Gb/s of 1e9
 bits. No column says bytes, and bytes are never made of speed and time. Figures are printed with 6 digits.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections.abc import Iterator
@@ -20,15 +23,17 @@ ENGINE = "trtllm"
 HEAD = 4096
 MOST_FILES = 2048
 MOST_ROWS = 1_000_000
-_FILE = re.compile(r"rank_([0-9]{1,6})_(send|recv)\.csv")
+FILE = re.compile(r"(?:rank|[0-9A-Fa-f][0-9A-Fa-f-]{7,63})_([0-9]{1,6})_(send|recv)\.csv")
+"""Of newer versions the name of an instance stands where `rank` stood."""
+_HEADER = re.compile(r'"?RequestID"?\s*([,;\t])')
 _SIDES = {"send": "prefill", "recv": "decode"}
 _BLIND = ("bytes: the files hold times and rates only", "descriptors")
 
 
 def matches(head: bytes) -> bool:
     """Whether the first line names a request and a rate in Gb/s."""
-    first = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0]
-    return first.startswith(b"RequestID,") and b"(Gbps)" in first
+    first = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0].decode("utf-8", errors="replace")
+    return _HEADER.match(first) is not None and "(Gbps)" in first
 
 
 def read(path: str, source: str, version: str | None) -> Reading:
@@ -40,7 +45,7 @@ def read(path: str, source: str, version: str | None) -> Reading:
 def read_folder(path: str, version: str | None) -> Reading:
     """Every rank's files of a folder, and no others. DescriptionError with the faults of all files."""
     try:
-        names = sorted(name for name in os.listdir(path) if _FILE.fullmatch(name))
+        names = sorted(name for name in os.listdir(path) if FILE.fullmatch(name))
     except OSError as error:
         raise DescriptionError.at(path, "", f"cannot be read: {error.strerror or error}") from error
     if not names:
@@ -67,7 +72,7 @@ def _reading(found: list[Observation], warnings: list[str]) -> Reading:
 
 
 def _file(path: str, source: str, version: str | None, warnings: list[str]) -> Observation:
-    named = _FILE.fullmatch(os.path.basename(path))
+    named = FILE.fullmatch(os.path.basename(path))
     with opened(path) as file:
         head = file.read(HEAD)
         lines = (line for line in lines_of(file, source, head) if line.text.strip())
@@ -83,7 +88,8 @@ def _file(path: str, source: str, version: str | None, warnings: list[str]) -> O
 def _rows(lines: Iterator[Line], source: str, warnings: list[str]) -> tuple[list[Interval], list[Interval]]:
     """Seconds, and bytes per second, of every transfer."""
     header = next(lines, None)
-    names = [name.strip() for name in header.text.split(",")] if header else []
+    separator = _separator(header.text if header else "")
+    names = _cells(header, separator) if header else []
     times = [i for i, name in enumerate(names) if name in ("Duration(ms)", "Duration")]
     speeds = [i for i, name in enumerate(names) if name == "Bandwidth(Gbps)"]
     steps = {speed - time for time, speed in zip(times, speeds, strict=False)}
@@ -97,16 +103,35 @@ def _rows(lines: Iterator[Line], source: str, warnings: list[str]) -> tuple[list
     for count, line in enumerate(lines):
         if count >= MOST_ROWS:
             raise DescriptionError.at(source, "", f"more than {MOST_ROWS:,} rows", line.number, 1)
-        cells = [cell.strip() for cell in line.text.split(",")]
-        if cells == names:
-            continue
         try:
+            cells = _cells(line, separator)
+            if cells == names:
+                continue
             _row(cells, line, (times, speeds), (durations, rates), warnings)
         except ValueError as error:
             faults.append(Fault(source=source, field="", message=str(error), line=line.number, column=1))
     if faults:
         raise DescriptionError(faults)
     return durations, rates
+
+
+def _separator(header: str) -> str:
+    """What stands between cells: a comma, unless a spreadsheet wrote the file anew."""
+    found = _HEADER.match(header)
+    return found[1] if found else ","
+
+
+def _cells(line: Line, separator: str) -> list[str]:
+    """The cells of a row, quotes taken off; where cells are not parted by commas, a comma is a decimal point.
+
+    Raises ValueError for quotes that do not end.
+    """
+    try:
+        (cells,) = csv.reader([line.text], delimiter=separator, strict=True)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"cells that cannot be told apart ({error}); the row is cut, or of another version") from error
+    point = separator != ","
+    return [cell.strip().replace(",", ".") if point else cell.strip() for cell in cells]
 
 
 def _row(
@@ -134,5 +159,8 @@ def _row(
 
 def _six(text: str, unit: Fraction) -> Interval:
     """A figure of 6 significant digits, half a unit of the last either way at most."""
-    value = counted(text, unit)
+    try:
+        value = counted(text, unit)
+    except ValueError as error:
+        raise ValueError(f"{text[:40]!r} is no figure; take the row out") from error
     return Interval(value.low * (1 - Fraction(5, 10**6)), value.high * (1 + Fraction(5, 10**6)))

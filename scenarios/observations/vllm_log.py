@@ -3,18 +3,21 @@
 `KV Transfer metrics:` pools all ranks of an engine over one interval of logging: the number of transfers is that of
 ranks, averages are of one rank's transfer, `MB` is 2^20 (vllm-project/vllm#41230). Sizes and times are rounded to 3
 places whatever is printed of them, descriptors to 1. Its throughput is no wall clock (vllm-project/vllm#48224): it is
-not read. Lines are recorded where blocks are read, on decode.
+not read. NIXL's lines are recorded where blocks are read, on decode; Mooncake's, which alone tell of failed receives,
+where they are written, on prefill, in runs of neighbouring blocks; whether one of its transfers is one request's was
+not read. Other connectors print other fields under the same
+words: those lines carry no handoff. Several connectors in one process stand in one line, each as a Python dict.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from fleet.errors import DescriptionError, Fault
-from scenarios.observations.lines import Line
+from scenarios.observations.lines import Line, without_repeats
 from scenarios.observations.observation import MIB, Interval, Observation, Reading, printed, summed
 
 NAME = "vLLM log"
@@ -26,6 +29,10 @@ _FIELDS = {
     "time": re.compile(r"Avg xfer time \(ms\)=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
     "descriptors": re.compile(r"Avg number of descriptors=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
 }
+_PAIR = re.compile(r"'([A-Za-z0-9 _()/.-]{1,60})': (?:np\.[a-z0-9_]{1,20}\()?([0-9A-Za-z.+-]{1,64})\)?")
+_INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,60})=\{([^{}]{0,4000})\}")
+_NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_ ()/.-]{0,60})=")
+_WRITTEN = "Num failed recvs="
 _CUT = re.compile(r"Avg MB per transfer=[0-9.]+$")
 _FAILED = re.compile(r"Num failed transfers=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])")
 _PLACES = {"size": 3, "time": 3, "descriptors": 1}
@@ -40,7 +47,6 @@ _SIZING = {
 }
 _VERSION = re.compile(r"(?:LLM engine \(v|vLLM (?:API server )?version )([0-9][0-9A-Za-z.+]{0,40})")
 _RANK = re.compile(r"\(([A-Za-z][A-Za-z0-9_]{0,40})(?: pid=[0-9]{1,10})?\)")
-_CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}")
 _PIECES = ("Avg post time (ms)=", "P90 post time (ms)=", "P90 xfer time (ms)=", "Throughput (MB/s)=")
 MARKS = (
     *_PIECES,
@@ -76,23 +82,60 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
     faults: list[Fault] = []
     warnings: list[str] = []
     totals: dict[str | None, _Total] = {}
+    written: dict[bool, int] = {}
     for number, text in _transfers(lines, warnings):
+        if (others := _others(text)) is not None:
+            warnings.append(f"line {number}: KV Transfer metrics of another connector ({others}): no handoff, left out")
+            continue
+        written.setdefault(_WRITTEN in text, number)
         rank = _RANK.search(text.partition(_HEAD)[0])
         if _CUT.search(text):
             warnings.append(f"line {number} ends behind a size: its last digits may be cut")
         _add(totals.setdefault(rank[1] if rank else None, _Total()), number, text, source, faults)
+    if len(written) > 1:
+        message = f"lines of NIXL's connector ({written[False]}) and of Mooncake's ({written[True]}): keep those of one"
+        faults.append(Fault(source=source, field="", message=message, line=min(written.values()), column=1))
     if faults:
         raise DescriptionError(faults)
     sizing = _sizing(lines, warnings)
     version = version or _version(lines, warnings)
+    pushed = True in written
+    told = [_observation(source, version, rank, total) for rank, total in totals.items()]
+    merged = ("descriptors: Mooncake merges neighbouring blocks",) if pushed else ()
     return Reading(
         format=NAME,
-        engine=ENGINE,
-        observations=tuple(_observation(source, version, rank, total) for rank, total in totals.items()),
-        blind=("transfers of another connector than NIXL's", "transfers before the log begins or after it ends"),
+        engine="mooncake" if pushed else ENGINE,
+        observations=tuple(
+            replace(one, engine="mooncake", side="prefill", descriptors=None, requests_unknown=True) if pushed else one
+            for one in told
+        ),
+        blind=(
+            f"transfers of another connector than {'Mooncake' if pushed else 'NIXL'}'s",
+            "transfers before the log begins or after it ends",
+            *merged,
+        ),
         sizing=sizing,
         warnings=tuple(warnings),
     )
+
+
+def plain(text: str) -> str:
+    """The line with fields as `name=value`: dicts of Python are taken apart, of several that which tells transfers."""
+    head, mark, body = text.partition(_HEAD)
+    if "': " not in body:
+        return text
+    inside = [found[2] for found in _INSIDE.finditer(body) if "'Num successful transfers'" in found[2]]
+    body = inside[0] if len(inside) == 1 else body
+    return head + mark + " " + ", ".join(f"{name}={value}" for name, value in _PAIR.findall(body))
+
+
+def _others(text: str) -> str | None:
+    """The first fields of a line that has none of a transfer's; None of any other line, a cut one too."""
+    body = text.partition(_HEAD)[2]
+    names = [name.strip() for name in _NAMED.findall(body)]
+    if not names or is_piece(body) or any(piece.rstrip("=") in names for piece in _PIECES):
+        return None
+    return ", ".join(names[:3])
 
 
 def _version(lines: Sequence[Line], warnings: list[str]) -> str | None:
@@ -109,24 +152,22 @@ def _transfers(lines: Sequence[Line], warnings: list[str]) -> list[tuple[int, st
     last = 0
     for line in lines:
         if _HEAD in line.text:
-            found.append((line.number, line.text))
+            found.append((line.number, plain(line.text)))
         elif found and line.number == last + 1 and is_piece(line.text):
             found[-1] = (found[-1][0], f"{found[-1][1]} {line.text.strip()}")
         else:
             continue
         last = line.number
-    seen: set[str] = set()
-    once = []
-    for number, text in found:
-        if _CLOCK.search(text) and text in seen:
-            warnings.append(f"line {number} repeats an earlier one, time of day included: counted once")
-            continue
-        seen.add(text)
-        once.append((number, text))
-    return once
+    return without_repeats(found, warnings)
 
 
 def _add(total: _Total, number: int, text: str, source: str, faults: list[Fault]) -> None:
+    if text.count("Num successful transfers=") > 1:
+        message = (
+            "transfers of two lines or of several connectors run together: take the line out, or keep those of one"
+        )
+        faults.append(Fault(source=source, field="", message=message, line=number, column=1))
+        return
     told = {name: pattern.search(text) for name, pattern in _FIELDS.items()}
     missing = [name for name in ("transfers", "size") if told[name] is None]
     if missing:
@@ -162,7 +203,11 @@ def _times(found: re.Match[str] | None, name: str, count: int) -> Interval | Non
     text = found[1].rstrip(".")
     places = len(text.partition(".")[2])
     whole = text + ("." if "." not in text else "") + "0" * max(0, _PLACES[name] - places)
-    return printed(whole, _UNITS[name]).times(count)
+    try:
+        return printed(whole, _UNITS[name]).times(count)
+    except ValueError as error:
+        told = found[0].partition("=")[0]
+        raise ValueError(f"{told} is {text[:40]!r}: no plain decimal number; take the line out") from error
 
 
 def _observation(source: str, version: str | None, rank: str | None, total: _Total) -> Observation:

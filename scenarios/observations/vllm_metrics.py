@@ -26,7 +26,7 @@ def knows(text: str) -> bool:
 def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
     """One observation a set of labels (an engine of a model)."""
     renamed = [Line(line.number, line.text.replace("vllm_nixl_", "vllm:nixl_", 1)) for line in lines]
-    scrapes = scrapes_of(renamed, source)
+    scrapes = scrapes_of(renamed, source, MARKS)
     names = [f"vllm:{_BYTES}_{end}" for end in ("sum", "count")]
     found = tuple(_observation(scrapes, labels, source, version) for labels in scrapes.label_sets(names))
     return Reading(

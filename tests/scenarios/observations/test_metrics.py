@@ -60,7 +60,9 @@ def test_a_counter_that_fell_is_unknown_and_told_at_its_line(tmp_path):
     reading = observed(tmp_path, VLLM + VLLM.replace("9.437184e+06", "100.0"))
     assert reading.observations[0].bytes is None
     (why,) = reading.unknown
-    assert why.startswith("vllm:nixl_bytes_transferred_sum fell from 9,437,184 (line 6) to 100 (line 16) between scrapes")
+    assert why.startswith(
+        "vllm:nixl_bytes_transferred_sum fell from 9,437,184 (line 6) to 100 (line 16) between scrapes"
+    )
     assert "its process began anew" in why
     assert why.endswith("keep the scrapes from line 16 on, or those of one process")
     assert reading.warnings == reading.unknown
@@ -73,9 +75,18 @@ def test_a_series_that_misses_in_a_scrape_is_unknown(tmp_path):
     assert "vllm:nixl_num_descriptors_sum stands in 1 of 2 scrapes (first in line " in why
 
 
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e999999999", "0x10", "9" * 50])
+@pytest.mark.parametrize("value", ["-1", "1e999999999", "0x10", "9" * 50])
 def test_a_value_that_is_no_count_is_told(tmp_path, value):
     assert "vllm:nixl_bytes_transferred_sum" in fault(tmp_path, VLLM.replace("9.437184e+06", value))
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "nan"])
+def test_a_value_that_is_not_finite_is_unknown_and_no_fault_of_the_file(tmp_path, value):
+    reading = observed(tmp_path, VLLM.replace("9.437184e+06", value))
+    assert reading.observations[0].bytes is None
+    assert reading.observations[0].descriptors.whole() == (288, 288)
+    (why,) = reading.unknown
+    assert why.startswith("vllm:nixl_bytes_transferred_sum is no finite number (line 6)")
 
 
 def test_sglang_histograms_are_mebibytes_a_rank_and_gauges_the_last_transfer(tmp_path):
