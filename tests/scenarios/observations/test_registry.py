@@ -75,7 +75,8 @@ def test_a_cut_line_is_told_by_its_number(tmp_path):
     ("data", "words"),
     [
         (b"", "no line of a format"),
-        (b"\x1f\x8b\x08\0\0", "compressed"),
+        (b"\x28\xb5\x2f\xfd\0", "compressed"),
+        (b"\x1f\x8b\x08\0\0", "is cut: its gzip does not end"),
         ("KV Transfer metrics:".encode("utf-16"), "UTF-16"),
         (bytes(5000), "binary"),
         (b"x" * (2 << 20), "a line longer than 1 MiB"),
