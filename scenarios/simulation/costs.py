@@ -27,6 +27,8 @@ from planner.work import Calls, Work, attended, attention_work, weight_table, wo
 from scenarios.simulation.columns import COST_COLUMNS, NEVER
 
 PS = 10**12
+LEAST_POSITIONS = 4
+"""Three tokens in one call and one after them: what the planner is asked for the copies and sums of a step."""
 ROUNDED_Q = 2**20
 
 
@@ -74,6 +76,8 @@ def simulated_unknown(model: Model) -> tuple[str, ...]:
         words.append("layers with unlike numbers of routed experts are not simulated")
     if all(KINDS[layer.kind].growth == "none" for layer in model.caches):
         words.append("no layer keeps a cache, so that nothing is handed over: not simulated")
+    if model.seq_len < LEAST_POSITIONS:
+        words.append(f"it has {model.seq_len} positions; what steps take is told by {LEAST_POSITIONS}: not simulated")
     return tuple(words)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
@@ -93,21 +93,22 @@ class Knots:
     def asked(self) -> tuple[int, ...]:
         """The sizes that a curve is taken from and held against: few units, those about each knot, and the most."""
         near = {units for knot in self.at for units in (knot - 1, knot, knot + 1)}
-        return tuple(sorted({1, 2, 3} | {units for units in near | {self.longest} if 3 < units <= self.longest}))
+        return tuple(sorted(units for units in {1, 2, 3, self.longest} | near if 1 <= units <= self.longest))
 
 
 def through(amounts: Mapping[int, Fraction], knots: Knots) -> Curve[Fraction] | None:
     """The curve through amounts at the sizes asked, straight between knots; None where there is none."""
     sizes = sorted(amounts)
-    ends = [1, *(knot for knot in knots.at if 1 < knot < sizes[-1]), sizes[-1]]
+    ends = sorted({1, sizes[-1], *(knot for knot in knots.at if 1 < knot < sizes[-1])})
     slopes = [(amounts[b] - amounts[a]) / (b - a) for a, b in itertools.pairwise(ends)]
     bends = tuple(
         (knot, before - after)
         for knot, before, after in zip(ends[1:], slopes, slopes[1:], strict=False)
         if before != after
     )
-    bare = Curve(fixed=Fraction(0), each=slopes[-1], bends=bends)
-    found = Curve(fixed=amounts[1] - bare.at(1), each=slopes[-1], bends=bends)
+    each = slopes[-1] if slopes else Fraction(0)
+    bare = Curve(fixed=Fraction(0), each=each, bends=bends)
+    found = replace(bare, fixed=amounts[1] - bare.at(1))
     return found if all(found.at(units) == amount for units, amount in amounts.items()) else None
 
 

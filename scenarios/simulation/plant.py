@@ -205,6 +205,7 @@ def _ask(spec: Spec, fleet: Fleet, model: Model, role: int, name: str, positions
     request = Request(
         prompt_tokens=1, new_tokens=1, positions=positions, batch=pool.max_seqs, kv_dtype=spec.kv_dtype,
         weights_dtype=spec.weights_dtype, prefill_chunk=chunk, kv_extent=f"blocks:{spec.block_tokens}",
+        engine=spec.engine,
     )  # fmt: skip
     return Ask(
         fleet=fleet, model=model, request=request, placement=_placed(spec, role, name), utilization=spec.utilization,
@@ -255,11 +256,12 @@ def knots_of(spec: Spec, fleet: Fleet, model: Model) -> Knots:
     workload = resolve(handoff_request(spec, 1), model, spec.source)
     unit = spec.block_tokens if spec.extent == "blocks" else 1
     longest = min(model.seq_len, MAX_TOKENS) - 1
+    most = -(-longest // unit)
     windows = {part.window for part in held_parts(model, workload) if part.window is not None}
     found = sorted({-(-window // unit) for window in windows if window < longest})
     bounded = bool(found) or any(part.is_state for part in held_parts(model, workload))
     pools = any(host.pinned_pool.value is not None for host in fleet.hosts)
-    return Knots(tuple(found), max(3, longest // unit)) if bounded or pools else Knots()
+    return Knots(tuple(found), most) if bounded or pools else Knots(longest=min(3, most))
 
 
 def _predicted(spec: Spec, fleet: Fleet, model: Model, placement: Placement, request: Request) -> Prediction:
@@ -271,13 +273,14 @@ def handoff_request(spec: Spec, prompt: int, new_tokens: int = 2) -> Request:
     extent = f"blocks:{spec.block_tokens}" if spec.extent == "blocks" else "filled"
     return Request(
         prompt_tokens=prompt, new_tokens=new_tokens, kv_dtype=spec.kv_dtype, weights_dtype=spec.weights_dtype,
-        prefill_chunk=max(1, min(prompt, spec.prefill.max_tokens)), kv_extent=extent,
+        prefill_chunk=max(1, min(prompt, spec.prefill.max_tokens)), kv_extent=extent, engine=spec.engine,
     )  # fmt: skip
 
 
 def _asker(spec: Spec, fleet: Fleet, model: Model) -> Any:
     def ask(p: str, d: str, units: int) -> Prediction:
-        prompt = units * (spec.block_tokens if spec.extent == "blocks" else 1)
+        # The last block of the model's positions need not be whole, and moves whole all the same.
+        prompt = min(units * (spec.block_tokens if spec.extent == "blocks" else 1), model.seq_len - 1)
         return _predicted(spec, fleet, model, placed(spec, p, d), handoff_request(spec, prompt))
 
     return ask

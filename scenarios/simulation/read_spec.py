@@ -12,6 +12,7 @@ from fleet.errors import Fault, raise_in_order
 from fleet.placement import device_list
 from fleet.units import UnitError, parse_seconds, parse_utilization
 from fleet.yaml_source import Document, Path, nearest, parse_text, printable, read_text
+from planner.engines import ENGINES, engine_extent
 from scenarios.shipped import shipped_names, shipped_path
 from scenarios.simulation.spec import SCHEMA, Outage, Pool, Slo, Spec
 from scenarios.simulation.traffic import MAX_REQUESTS, MAX_TOKENS, Arrivals, Lengths
@@ -62,11 +63,24 @@ def read_spec(document: Document, folder: str) -> Spec:
     if not traced and len(drawn) < 3:
         missing = {"arrivals", "prompts", "answers"} - drawn
         reader.fault((), f"{', '.join(sorted(missing))} missing (or name a trace)")
+    handoff, routing = found.pop("handoff", {}), found.pop("routing", {})
+    found |= _of_engine(reader, found, handoff)
     raise_in_order([*document.faults, *reader.faults])
     found.pop("schema")
-    handoff, routing = found.pop("handoff", {}), found.pop("routing", {})
     places = {name: document.at((name,)) for name in document.data} if isinstance(document.data, dict) else {}
-    return Spec(**found, **handoff, **routing, source=document.source, places=places)
+    return Spec(**(found | handoff | routing), source=document.source, places=places)
+
+
+def _of_engine(reader: _Reader, found: dict[str, Any], handoff: dict[str, Any]) -> dict[str, Any]:
+    """What an engine says of blocks and of what is moved, where the file leaves it to the engine."""
+    if found.get("engine") not in ENGINES:
+        return {}
+    if "extent" in handoff:
+        reader.fault(("handoff", "extent"), f"and engine exclude each other: {found['engine']} sets it", key=True)
+    extent = engine_extent(found["engine"], found.get("block_tokens"))
+    if extent == "filled":
+        return {"extent": "filled"}
+    return {"extent": "blocks", "block_tokens": int(extent.removeprefix("blocks:"))}
 
 
 @dataclass(slots=True)
@@ -277,7 +291,8 @@ def _same(reader: _Reader, path: Path, value: Any) -> str:
 
 _TOP: dict[str, _Field] = {
     "schema": _same, "name": _text, "fleet": _file, "model": _file, "seed": _whole(0, 2**49), "prefill": _pool,
-    "decode": _pool, "block_tokens": _whole(1, 4096), "weights_dtype": _choice(*_DTYPES), "kv_dtype": _choice(*_DTYPES),
+    "decode": _pool, "block_tokens": _whole(1, 4096), "engine": _choice(*ENGINES),
+    "weights_dtype": _choice(*_DTYPES), "kv_dtype": _choice(*_DTYPES),
     "rates": _choice("declared", "observed"), "utilization": _share, "step_overhead": _time, "routing": _routing,
     "handoff": _handoff, "prefix_reuse": _flag, "arrivals": _arrivals, "prompts": _lengths, "answers": _lengths,
     "trace": _file, "slo": _slo, "outages": _outages,

@@ -89,6 +89,7 @@ def _inputs(plant: Plant, traffic: Traffic) -> Document:
                     for phase, pool in (("prefill", spec.prefill), ("decode", spec.decode))},
         "routing": {"prefill": spec.route_prefill, "decode": spec.route_decode},
         "handoff": {"share": spec.share, "start": spec.start, "by": spec.by, "extent": spec.extent},
+        **({} if spec.engine is None else {"engine": spec.engine}),
         "prefix_reuse": spec.prefix_reuse and traffic.hash_tokens > 0, "rates": spec.rates,
         "slo": {name: None if (v := getattr(spec.slo, name)) is None else v / PICOSECONDS
                 for name in ("ttft", "tpot", "e2e")},

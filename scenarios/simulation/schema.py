@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.engines import ENGINES
 from scenarios.simulation import read_spec
 from scenarios.simulation.spec import SCHEMA
 from scenarios.simulation.traffic import MAX_REQUESTS, MAX_TOKENS
@@ -76,8 +77,9 @@ def simulation_schema() -> Json:
     outage = _part({"device": _TEXT, "at": TIME, "back": TIME}, "device", "at")
     properties: Json = {
         "schema": {"const": SCHEMA}, "name": _TEXT, "fleet": _TEXT, "model": _TEXT, "seed": _whole(0, 2**49),
-        "prefill": _pool(), "decode": _pool(), "block_tokens": _whole(1, 4096), "weights_dtype": dtype,
-        "kv_dtype": dtype, "rates": _words("declared", "observed"), "utilization": SHARE, "step_overhead": TIME,
+        "prefill": _pool(), "decode": _pool(), "block_tokens": _whole(1, 4096), "engine": _words(*ENGINES),
+        "weights_dtype": dtype, "kv_dtype": dtype, "rates": _words("declared", "observed"), "utilization": SHARE,
+        "step_overhead": TIME,
         "routing": _part({"prefill": _words("round-robin", "least-loaded", "prefix-aware"),
                           "decode": _words("round-robin", "least-loaded", "same-domain")}),
         "handoff": _handoff(), "prefix_reuse": {"type": "boolean"}, "arrivals": _arrivals(), "prompts": _lengths(),
@@ -90,4 +92,5 @@ def simulation_schema() -> Json:
         "$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA,
         **_part(properties, "schema", "fleet", "prefill", "decode"),
         "if": traced, "then": alone, "else": {"required": list(_DRAWN)},
+        "dependentSchemas": {"engine": {"properties": {"handoff": {"not": {"required": ["extent"]}}}}},
     }  # fmt: skip

@@ -60,6 +60,7 @@ class Spec:
     name: str | None = None
     seed: int = 0
     block_tokens: int = 16
+    engine: str | None = None
     weights_dtype: str | None = None
     kv_dtype: str | None = None
     rates: Literal["declared", "observed"] = "declared"

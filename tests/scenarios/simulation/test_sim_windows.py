@@ -12,12 +12,13 @@ import pytest
 
 from fleet.catalog import catalog_text
 from fleet.checkpoints import load_model
-from fleet.errors import InconclusiveError
+from fleet.errors import DescriptionError, InconclusiveError
 from fleet.load import load_fleet
 from planner.footprint import buffer_bytes, device_buffers, line_of
 from planner.predict import predict
 from planner.request import Request, resolve
 from planner.times import row_time
+from scenarios.shipped import LIBRARY
 from scenarios.simulation import columns as col
 from scenarios.simulation.arrays import config_of
 from scenarios.simulation.curves import Curve, Knots, through, whole
@@ -25,6 +26,7 @@ from scenarios.simulation.engine import simulate
 from scenarios.simulation.moved import edges, handoffs
 from scenarios.simulation.over_time import edges_over_time
 from scenarios.simulation.plant import Plant, build, handoff_request, placed
+from scenarios.simulation.read_spec import parse_spec
 from scenarios.simulation.run import run_plant
 from scenarios.simulation.spec import Pool, Spec
 from scenarios.simulation.text import simulation_text
@@ -101,6 +103,12 @@ def bytes_are_the_planners(plant: Plant, traffic: Traffic) -> None:
     assert sum(row["bytes"] for row in handoffs(plant, traffic, outcome)) == one_way
 
 
+@pytest.mark.parametrize("block", [7, 1500, 5000])
+def test_blocks_of_any_size_are_handed_over(config_file: str, block: int) -> None:
+    """Three blocks, or one, may be more than the model's positions: it was told so of words that nobody wrote."""
+    bytes_are_the_planners(plant_of(config_file, extent="blocks", block_tokens=block), requests(20))
+
+
 @pytest.mark.parametrize(("prompt", "out"), [(150, 90), (2500, 200)])
 def test_one_request_alone_takes_what_the_planner_says(config_file: str, prompt: int, out: int) -> None:
     check_alone(plant_of(config_file, fleet="two-gpu-nvlink"), prompt, out)
@@ -174,6 +182,31 @@ def test_prefix_reuse_and_layer_by_layer_are_refused_in_words(config_file: str) 
         config_of(plant, shared)
     with pytest.raises(InconclusiveError, match=r"by: layer .* not simulated; use by: whole"):
         plant_of(config_file, by="layer", fleet="two-gpu-nvlink")
+
+
+def test_an_engine_that_keeps_windows_whole_holds_and_moves_them_whole(tmp_path: Path) -> None:
+    """And one of which that was not read cannot be simulated: the planner's verdict on it."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(WINDOWED))
+    whole, exact = (plant_of(str(path), engine=engine, extent="blocks") for engine in ("vllm-nixl", "exact"))
+    assert (whole.is_bent, exact.is_bent) == (False, True)
+    assert whole.workers[1].hold.each == 3 * exact.workers[1].hold.each, "all layers, where a third has no window"
+    bytes_are_the_planners(whole, requests(20))
+    spec = Spec(fleet="two-gpu-staged", model=str(path), engine="sglang", prefill=whole.spec.prefill,
+                decode=whole.spec.decode)  # fmt: skip
+    told = build(spec, whole.fleet, whole.model).refused
+    assert told is not None
+    assert told.verdict == "unverified"
+
+
+def test_an_engine_sets_blocks_and_extent_of_a_file() -> None:
+    stated = (Path(LIBRARY) / "simulations" / "chat.yaml").read_text()
+    text = stated.replace(", extent: blocks", "")
+    spec = parse_spec(f"{text}engine: trtllm\n", "s.yaml", "")
+    assert (spec.engine, spec.extent, spec.block_tokens) == ("trtllm", "blocks", 32)
+    assert parse_spec(f"{text}engine: exact\n", "s.yaml", "").extent == "filled"
+    with pytest.raises(DescriptionError, match="extent and engine exclude each other"):
+        parse_spec(f"{stated}engine: vllm-nixl\n", "s.yaml", "")
 
 
 def test_stages_that_fill_unlike_are_refused_in_words(tmp_path: Path) -> None:
