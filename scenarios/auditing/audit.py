@@ -49,8 +49,8 @@ def audit(path: str, asked: Asked) -> Document:
     document["pool"] = None if pool is None else {"bytes_per_token": decimals(pool)}
     document["rates"] = [row for part in told.parts[:MOST_SHOWN] if (row := rates.rate_document(part, known))]
     if asked.model is not None:
-        engine = told.reading.engine
-        document["model"] = model_document(asked.model, engine, told.parts, sizes, pool, asked.narrowed)
+        source = told.reading.format
+        document["model"] = model_document(asked.model, source, told.parts, sizes, pool, asked.narrowed)
     document["findings"] = _findings(document, told, sizes, asked)
     document["verdict"] = _verdict(document, sizes)
     document["limits"] = _limits(told.reading, known)

@@ -22,8 +22,8 @@ DTYPES = ("bf16", "fp8", "fp32", "fp8_ds_mla", "nvfp4", "fp8_token_head", "int8_
 """bf16 stands for fp16, too: the same bytes."""
 MOST_TOLD = 200
 _LOOKED_FOR = set(BLOCKS)
-_OF_CACHES = ("vllm-nixl", "sglang")
-"""Engines whose figures are of caches alone: others count all that they copy."""
+_OF_CACHES = ("vLLM log", "vLLM metrics", "SGLang metrics", "TensorRT-LLM transfer log")
+"""Formats whose figures are of caches alone: others count all that is copied."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +38,8 @@ class Shape:
     regions: int
     block_bytes: int
     """Of one block in all regions of the rank."""
+    joined: bool = False
+    """K and V of a layer in one region, as some layouts have them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,12 +89,14 @@ def shapes_of(
             size = _token_bytes(stage, kind)
             if size is None:
                 continue
-            regions = sum(1 if layer.latent_dim else 2 for layer in stage)
-            for tokens in (block,) if block is not None else _blocks_of(size, regions, sizes):
-                yield Shape(
-                    tp=degree, pp=stages, dtype=kind, block=tokens, layers=len(stage), regions=regions,
-                    block_bytes=size * tokens,
-                )  # fmt: skip
+            apart = sum(1 if layer.latent_dim else 2 for layer in stage)
+            # Without descriptors nobody tells regions apart, and both are one reading.
+            for regions in dict.fromkeys((apart, len(stage)) if sizes is not None else (apart,)):
+                for tokens in (block,) if block is not None else _blocks_of(size, regions, sizes):
+                    yield Shape(
+                        tp=degree, pp=stages, dtype=kind, block=tokens, layers=len(stage), regions=regions,
+                        block_bytes=size * tokens, joined=regions < apart,
+                    )  # fmt: skip
 
 
 def _blocks_of(token: int, regions: int, sizes: Sequence[int] | None) -> list[int]:
@@ -149,16 +153,17 @@ def _blocks(shape: Shape, part: Part) -> tuple[int, int] | None:
 
 
 def model_document(
-    model: Model, engine: str, parts: Sequence[Part], sizes: Sizes, pool: Interval | None, asked: Narrowed
+    model: Model, source: str, parts: Sequence[Part], sizes: Sizes, pool: Interval | None, asked: Narrowed
 ) -> Document:
     """{name, unknown, readings, tried}: each reading has tp, pp, kv_dtype, block_tokens, layers, regions, transfers.
 
-    `pool`: bytes of one token on a rank by the sizing lines of a log, which narrow it further.
+    `source`: the format that was read. `pool`: bytes of one token on a rank by the sizing lines of a log, which narrow
+    it further.
     """
     told = [part for part in parts if part.seen.bytes is not None and part.seen.bytes.high > 0]
     unknown = why_not(model)
-    if told and engine not in _OF_CACHES:
-        unknown = f"{engine} counts all that it copies, not a cache alone: nothing of a model divides it"
+    if told and source not in _OF_CACHES:
+        unknown = f"{source} counts all that is copied, not a cache alone: nothing of a model divides it"
     if told and sizes.interval is not None and sizes.list is None:
         unknown = "the figures are rounded so far that sizes of a descriptor cannot be told apart"
     document: Document = {"name": model.name, "unknown": unknown, "readings": [], "tried": 0}
@@ -179,6 +184,7 @@ def model_document(
 def _reading(shape: Shape, found: list[Document]) -> Document:
     return {
         "tp": shape.tp, "pp": shape.pp, "kv_dtype": shape.dtype, "block_tokens": shape.block,
-        "layers": shape.layers, "regions": shape.regions, "descriptor_bytes": shape.block_bytes / shape.regions,
+        "layers": shape.layers, "regions": shape.regions, "kv_joined": shape.joined,
+        "descriptor_bytes": shape.block_bytes / shape.regions,
         "block_bytes": shape.block_bytes, "transfers": found[:MOST_TOLD],
     }  # fmt: skip

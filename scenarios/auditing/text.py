@@ -95,7 +95,7 @@ def _readings(document: Document, paint: Paint) -> list[str]:
     size = f" of {sizes[0]}" if len(sizes) == 1 else ""
     lines = [paint("Layers x blocks, if transfers are alike", "bold")] if found else []
     for row in found[:MOST_ROWS]:
-        regions = "K,V" if row["regions_per_layer"] == 2 else "one region"
+        regions = "K,V" if row["regions_per_layer"] == 2 else "one region"  # a latent, or K and V joined
         blocks = ", ".join(f"{count:,}" for count in row["blocks"][:8])
         tokens = f" ({', '.join(map(str, row['block_tokens'][:8]))} tokens)" if "block_tokens" in row else ""
         words = f"{row['layers']:,} {plural(row['layers'], 'layer')} x {regions} x {blocks} blocks{size}{tokens}"
@@ -142,7 +142,8 @@ def _model(document: Document, paint: Paint) -> list[list[str]]:
         first = row["transfers"][0] if row["transfers"] else {"blocks": None, "tokens": None}
         same = all(each == first for each in row["transfers"])
         table.add(
-            "", str(row["tp"]), str(row["pp"]), row["kv_dtype"], str(row["block_tokens"]), str(row["layers"]),
+            "", str(row["tp"]), str(row["pp"]), row["kv_dtype"] + (", K,V joined" if row["kv_joined"] else ""),
+            str(row["block_tokens"]), str(row["layers"]),
             f"{row['block_bytes']:,} B", _range(first["blocks"]) if same else "differ",
             _range(first["tokens"]) if same else "differ",
         )  # fmt: skip

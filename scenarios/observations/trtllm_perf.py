@@ -24,7 +24,7 @@ _ROW = re.compile(
     rf"\s*{_NUMBER},\s*{_NUMBER},\s*{_NUMBER},"
 )
 _LINE = re.compile(
-    rf"KVSendTask\.print_perf_info:.{{0,200}}?transfer_size={_NUMBER}\s*byte,.{{0,200}}?entry_count={_NUMBER},"
+    rf"KVSendTask\.print_perf_info:.{{0,200}}?transfer_size={_NUMBER}\s*byte,.{{0,200}}?entry_count=[0-9.]{{1,40}},"
     rf".{{0,200}}?transfer_latency={_NUMBER}\s*ms"
 )
 _MS = Fraction(1, 1000)
@@ -36,9 +36,8 @@ def knows(text: str) -> bool:
 
 
 def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
-    """All sends together: bytes and entries are exact, times as they are printed."""
+    """All sends together: bytes are exact, times as they are printed. Entries may be runs of blocks: not read."""
     sizes: list[Interval] = []
-    entries: list[Interval] = []
     times: list[Interval] = []
     faults: list[Fault] = []
     warnings: list[str] = []
@@ -48,16 +47,20 @@ def read(lines: Sequence[Line], source: str, version: str | None) -> Reading:
             message = "the line is cut: no size, entries and latency of a send; take it out, or give all of it"
             faults.append(Fault(source=source, field="", message=message, line=number, column=1))
             continue
-        size, count, time = (row[1], row[3], row[6]) if row is not None else told.groups()  # type: ignore[union-attr]
+        size, time = (row[1], row[6]) if row is not None else told.groups()  # type: ignore[union-attr]
         sizes.append(Interval.exact(Fraction(size)))
-        entries.append(Interval.exact(Fraction(count)))
         times.append(printed(time, _MS))
     if faults:
         raise DescriptionError(faults)
     one = Observation(
         source=source, engine=ENGINE, version=version, side="prefill", transfers=Interval.exact(len(sizes)),
-        bytes=summed(sizes), descriptors=summed(entries), seconds=summed(times), requests_unknown=True,
+        bytes=summed(sizes), seconds=summed(times), requests_unknown=True,
         lines=tuple(line.number for line in lines[:20]),
     )  # fmt: skip
-    blind = ("requests: a request may be several sends", "sends of metadata", "transfers of ranks with another log")
+    blind = (
+        "requests: a request may be several sends",
+        "descriptors: entries may be runs of blocks",
+        "sends of metadata",
+        "transfers of ranks with another log",
+    )
     return Reading(format=NAME, engine=ENGINE, observations=(one,), blind=blind, warnings=tuple(warnings))

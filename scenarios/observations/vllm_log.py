@@ -25,7 +25,7 @@ ENGINE = "vllm-nixl"
 _HEAD = "KV Transfer metrics:"
 _FIELDS = {
     "transfers": re.compile(r"Num successful transfers=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
-    "size": re.compile(r"Avg MB per transfer=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
+    "size": re.compile(r"Avg (?:MB|[KMG]iB) per transfer=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
     "time": re.compile(r"Avg xfer time \(ms\)=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
     "descriptors": re.compile(r"Avg number of descriptors=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])"),
 }
@@ -33,8 +33,11 @@ _PAIR = re.compile(r"'([A-Za-z0-9 _()/.-]{1,60})': (?:np\.[a-z0-9_]{1,20}\()?([0
 _INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,60})=\{([^{}]{0,4000})\}")
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_ ()/.-]{0,60})=")
 _WRITTEN = "Num failed recvs="
-_CUT = re.compile(r"Avg MB per transfer=[0-9.]+$")
+_CUT = re.compile(r"Avg [A-Za-z]{1,3} per transfer=[0-9.]+$")
 _FAILED = re.compile(r"Num failed transfers=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])")
+_UNIT = re.compile(r"Avg ([A-Za-z]{1,8}) per transfer=")
+_SIZES = {"MB": MIB, "KiB": 1 << 10, "MiB": MIB, "GiB": 1 << 30}
+"""MB is 2^20 there; what a KB or GB of another version would be was not read."""
 _PLACES = {"size": 3, "time": 3, "descriptors": 1}
 _UNITS = {"size": Fraction(MIB), "time": Fraction(1, 1000), "descriptors": Fraction(1)}
 _SIZING = {
@@ -50,7 +53,7 @@ _RANK = re.compile(r"\(([A-Za-z][A-Za-z0-9_]{0,40})(?: pid=[0-9]{1,10})?\)")
 _PIECES = ("Avg post time (ms)=", "P90 post time (ms)=", "P90 xfer time (ms)=", "Throughput (MB/s)=")
 MARKS = (
     *_PIECES,
-    _HEAD, "Avg xfer time (ms)=", "Avg MB per transfer=", "Avg number of descriptors=", "Num failed transfers=",
+    _HEAD, "Avg xfer time (ms)=", " per transfer=", "Avg number of descriptors=", "Num failed transfers=",
     "Available KV cache memory:", "GPU KV cache size:", "Maximum concurrency for",
     "Setting attention block size to", "odel loading took", "LLM engine (v", "vLLM API server version", "vLLM version ",
 )  # fmt: skip
@@ -170,8 +173,15 @@ def _add(total: _Total, number: int, text: str, source: str, faults: list[Fault]
         return
     told = {name: pattern.search(text) for name, pattern in _FIELDS.items()}
     missing = [name for name in ("transfers", "size") if told[name] is None]
+    unit = _UNIT.search(text)
+    if unit is not None and unit[1] not in _SIZES:
+        message = f"sizes in {unit[1]}: whether 2^10 or 1,000 to the power is not known; MB, KiB, MiB and GiB are read"
+        faults.append(Fault(source=source, field="", message=message, line=number, column=1))
+        return
     if missing:
-        what = " and ".join(_FIELDS[name].pattern.partition("=")[0] for name in missing)
+        what = " and ".join(
+            {"transfers": "Num successful transfers", "size": "Avg MB per transfer"}[n] for n in missing
+        )
         message = f"the line is cut: no {what}; its bytes are unknown: take the line out, or give all of it"
         faults.append(Fault(source=source, field="", message=message, line=number, column=1))
         return
@@ -203,8 +213,9 @@ def _times(found: re.Match[str] | None, name: str, count: int) -> Interval | Non
     text = found[1].rstrip(".")
     places = len(text.partition(".")[2])
     whole = text + ("." if "." not in text else "") + "0" * max(0, _PLACES[name] - places)
+    named = _UNIT.match(found[0])
     try:
-        return printed(whole, _UNITS[name]).times(count)
+        return printed(whole, _SIZES[named[1]] if named is not None else _UNITS[name]).times(count)
     except ValueError as error:
         told = found[0].partition("=")[0]
         raise ValueError(f"{told} is {text[:40]!r}: no plain decimal number; take the line out") from error

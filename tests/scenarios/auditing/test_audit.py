@@ -128,7 +128,7 @@ def test_a_profile_of_all_copies_is_never_divided_by_a_model(tmp_path):
     log = tmp_path / "log"
     log.write_text("[Metrics] Transfer Engine Stats (over last 5s): Throughput: 7.00 MB/s\n")
     found = audit(str(log), Asked(model=config(tmp_path)))
-    assert "counts all that it copies" in found["model"]["unknown"]
+    assert "counts all that is copied" in found["model"]["unknown"]
     assert found["verdict"] == "inconclusive"
 
 

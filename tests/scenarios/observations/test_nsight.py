@@ -172,3 +172,34 @@ def test_another_database_and_a_broken_one_are_told(tmp_path):
 
 def test_sums_beyond_64_bits_are_told(tmp_path):
     assert "overflow" in fault(export(tmp_path, [(0, 1, 0, 2**62, 1)] * 3))
+
+
+def test_labels_that_are_numbers_of_strings_are_looked_up(tmp_path):
+    more = [
+        "CREATE TABLE ENUM_CUDA_MEMCPY_OPER (id INTEGER, name INTEGER, label INTEGER)",
+        "CREATE TABLE StringIds (id INTEGER, value TEXT)",
+        "INSERT INTO StringIds VALUES (5, 'CUDA_MEMCPY_KIND_PTOP'), (6, 'Peer-to-Peer')",
+        "INSERT INTO ENUM_CUDA_MEMCPY_OPER VALUES (10, 5, 6), (1, 99, NULL)",
+    ]
+    seen = reading(export(tmp_path, [(0, 8, 0, 64, 10), (0, 8, 0, 32, 1)], labels=None, more=more)).observations
+    assert [(one.kind, int(one.bytes.low)) for one in seen] == [(None, 32), ("p2p", 64)]
+
+
+def test_columns_and_tables_in_another_case_are_the_same(tmp_path):
+    columns = '"Start" INTEGER, "END" INTEGER, DeviceID INTEGER, Bytes INTEGER, COPYKIND INTEGER'
+    (seen,) = reading(export(tmp_path, [(0, 8, 1, 64, 2)], columns=columns)).observations
+    assert (seen.kind, seen.src, int(seen.bytes.low), float(seen.seconds.low)) == ("d2h", "gpu:1", 64, 8e-9)
+    columns = COLUMNS.replace("bytes", "nbytes")
+    assert "has no column bytes" in fault(export(tmp_path, [], columns=columns))
+
+
+def test_a_table_without_rows_is_a_zero_and_copies_in_another_table_are_unknown(tmp_path):
+    found = reading(export(tmp_path, []))
+    (seen,) = found.observations
+    assert (seen.bytes.low, seen.transfers.low) == (0, 0)
+    assert any("has no row: CUDA was traced" in warning for warning in found.warnings)
+    other = "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY2 (bytes INTEGER, srcDeviceId INTEGER, dstDeviceId INTEGER)"
+    for columns in (None, COLUMNS):
+        found = reading(export(tmp_path, [], columns=columns, more=[other]))
+        assert found.observations[0].bytes is None, "no zero while another table may hold copies"
+        assert any("CUPTI_ACTIVITY_KIND_MEMCPY2 may hold copies" in warning for warning in found.warnings)
