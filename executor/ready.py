@@ -86,7 +86,7 @@ def stored_calls(model: Model, kv_dtype: str) -> list[Call]:
     from executor.stored_kernels import STORED, plain_type
 
     one, ids, row = np.zeros((1, 2), np.float32), np.zeros(1, np.int32), np.zeros((1, 1), np.float32)
-    types = {name: plain_type(np.zeros((2, 2), NUMPY_DTYPES[name])) for name in {kv_dtype, *_dtypes(model)}}
+    types = {name: plain_type(np.zeros((2, 2), NUMPY_DTYPES[name])) for name in sorted({kv_dtype, *_dtypes(model)})}
     calls: list[Call] = [
         (STORED["rope_half"], (one, one.copy(), row, row, 0, 2)),
         (STORED["rope_column"], (row, row.copy(), 0, 0, 0)),

@@ -174,7 +174,7 @@ def _finished(
     ids = {device.id for device in devices}
     links = tuple(replace(k, latency=latency) if {k.src, k.dst} <= ids else k for k in fleet.links)
     fleet = replace(fleet, devices=devices, links=links)
-    told = warnings_of(fleet, dict.fromkeys(ids, arch), [])
+    told = warnings_of(fleet, {device.id: arch for device in devices}, [])
     return replace(fleet, digest=fleet_digest(fleet), warnings=tuple(dict.fromkeys((*fleet.warnings, *told))))
 
 

@@ -61,7 +61,7 @@ def _frames(what: Scene, rects: dict[str, Rect], paths: list[tuple[Curve, ...]])
     found: dict[str, Rect] = {}
     for group in what.frames:
         names = {box.name for box in what.boxes if box.group == group and 0 < box.rank[0] < 6}
-        inner = [rects[name] for name in names]
+        inner = [rects[name] for name in sorted(names)]
         for line, path in zip(what.lines, paths, strict=True):
             if line.src in names and line.dst in names:
                 inner.append(_around(path))

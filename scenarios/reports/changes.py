@@ -218,7 +218,7 @@ def _verdict(a: Document, b: Document, inputs: Mapping[str, Change]) -> list[Cha
         return []
     one, two = _by_device(a), _by_device(b)
     told = []
-    for device in one.keys() & two.keys():
+    for device in sorted(one.keys() & two.keys()):
         was, now = one[device], two[device]
         if (was["slack_bytes"] or 0) >= 0 > (now["slack_bytes"] or 0):
             told.append(f"{device} {_fit(was, now)}{_grown(was, now, inputs)}")

@@ -6,6 +6,7 @@ order; the hash of None follows its address, which differs from process to proce
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -122,3 +123,67 @@ def test_no_answer_depends_on_hash_seed_address_or_what_was_asked_before(
     assert {code for code, _, _ in first.values()} == {0, 1, 2}
     assert first.keys() == second.keys()
     assert [words for words in first if first[words] != second[words]] == []
+
+
+FREE_OF_ORDER = {"all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum", "update"}
+ANY_ORDER = {
+    "planner/counterfactual.py": "the largest of all is taken",
+    "planner/counterfactual_degree.py": "numbers, which lie in one order always, are counted",
+}
+KEEPS_ORDER = {"dict", "enumerate", "extend", "from_iterable", "fromkeys", "join", "list", "map", "tuple", "zip"}
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _is_set(node: ast.AST, names: set[str]) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.Sub):
+        keys = isinstance(node.left, ast.Call) and _called(node.left) in ("keys", "items")
+        return keys or _is_set(node.left, names) or _is_set(node.right, names)
+    if isinstance(node, ast.Call):
+        return _called(node) in ("set", "frozenset")
+    return isinstance(node, ast.Set | ast.SetComp) or (isinstance(node, ast.Name) and node.id in names)
+
+
+def _sets_of(scope: ast.AST) -> set[str]:
+    """Names that are given nothing but sets within a function."""
+    given: dict[str, list[bool]] = {}
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    given.setdefault(target.id, []).append(_is_set(node.value, set()))
+    return {name for name, found in given.items() if all(found)}
+
+
+def _ordered_sets(scope: ast.AST) -> list[int]:
+    """Lines on which the order of a set goes into a loop, a list, a dict or a text."""
+    names, free, found = _sets_of(scope), set(), []
+    for node in ast.walk(scope):
+        over: list[ast.expr] = []
+        if isinstance(node, ast.Call) and not any(word.arg == "key" for word in node.keywords):
+            free |= {id(each) for each in node.args if _called(node) in FREE_OF_ORDER}
+        if isinstance(node, ast.For):
+            over = [node.iter]
+        elif isinstance(node, ast.ListComp | ast.DictComp | ast.GeneratorExp) and id(node) not in free:
+            over = [part.iter for part in node.generators]
+        elif isinstance(node, ast.List | ast.Tuple):
+            over = [each.value for each in node.elts if isinstance(each, ast.Starred) and id(node) not in free]
+        elif isinstance(node, ast.Call) and _called(node) in KEEPS_ORDER and id(node) not in free:
+            over = node.args
+        found += [each.lineno for each in over if _is_set(each, names)]
+    return found
+
+
+def test_the_order_of_a_set_goes_nowhere() -> None:
+    """Words, and all that holds None, lie in a set in another order in each process: sort it, or keep a dict."""
+    told = []
+    for package in ("fleet", "planner", "executor", "scenarios"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] or [tree]
+            lines = {line for scope in scopes for line in _ordered_sets(scope)}
+            name = str(path.relative_to(ROOT))
+            told += [f"{name}:{line}" for line in sorted(lines) if name not in ANY_ORDER]
+    assert told == []
