@@ -7,6 +7,7 @@ code and a word, too.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,12 @@ _FLAGS = ("-q", "--quiet", "--no-color", "--debug")
 """Global options that may stand before a command and change nothing of which it is."""
 
 
+_NEW_OBJECTS = 20_000
+"""New objects after which cycles are looked for; Python's 700 come up a hundred times while modules are loaded, and
+none of them is garbage then.
+"""
+
+
 def commands_of(arguments: Sequence[str]) -> tuple[str, ...]:
     """The commands that a command line can need: the one that it names, or all where it does not plainly name one.
 
@@ -62,6 +69,8 @@ def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 def main(arguments: list[str] | None = None) -> int:
     """One command line; the exit code (docs/exit-codes.md)."""
+    before = gc.get_threshold()
+    gc.set_threshold(_NEW_OBJECTS, *before[1:])
     try:
         from scenarios.cli import frame
 
@@ -71,6 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _last_word("interrupted", 130)
     except ImportError as error:
         return _last_word(f"error: the installation is broken: {error}", 4)
+    finally:
+        gc.set_threshold(*before)
 
 
 def _last_word(words: str, code: int) -> int:

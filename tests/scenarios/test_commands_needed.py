@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -66,3 +67,11 @@ def test_the_files_of_other_commands_are_not_loaded() -> None:
 def test_an_app_of_one_command_still_takes_its_name() -> None:
     entry = typer.main.get_command(make_app(("backends",)))
     assert list(getattr(entry, "commands", ())) == ["backends"]
+
+
+def test_a_command_leaves_the_collector_of_cycles_as_it_found_it(capsys: pytest.CaptureFixture[str]) -> None:
+    before = gc.get_threshold()
+    assert main(["scenario", "list"]) == 0
+    assert main(["scenario", "lisst"]) == 2
+    capsys.readouterr()
+    assert gc.get_threshold() == before
