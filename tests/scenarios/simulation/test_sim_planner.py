@@ -18,12 +18,11 @@ from planner.request import Request, resolve
 from scenarios.simulation import columns as col
 from scenarios.simulation.arrays import config_of
 from scenarios.simulation.engine import simulate
-from scenarios.simulation.moved import edges, handoffs
-from scenarios.simulation.over_time import edges_over_time
-from scenarios.simulation.plant import Plant, build, handoff_request
+from scenarios.simulation.plant import Plant, build
 from scenarios.simulation.results import summary
 from scenarios.simulation.spec import Outage, Pool, Spec
 from scenarios.simulation.traffic import Arrivals, Lengths, Traffic, draw, without_hashes
+from tests.scenarios.simulation.sim_bytes import bytes_are_the_planners
 
 PS = 10**12
 
@@ -89,28 +88,9 @@ def test_bytes_of_all_handoffs_are_the_planners_waybills_summed(checkpoint: str,
         Lengths(kind="lognormal", mu=5, sigma=2, most=2000),
     )  # fmt: skip
     outcome = simulate(config_of(plant, traffic))
-    assert (outcome.requests[:, col.ST] == col.FINISHED).all()
-    expected: dict[tuple[str, str, str], list[int]] = {}
-    one_way = 0
     moved = outcome.moves[:, 0].tolist()
-    assert set(moved) == set(np.flatnonzero(traffic.out > 1).tolist())
     assert len(moved) > len(set(moved)), "some were handed over twice"
-    for request in moved:
-        prompt, out = int(traffic.prompt[request]), int(traffic.out[request])
-        workload = resolve(handoff_request(plant.spec, prompt, out), plant.model)
-        prediction = predict(plant.fleet, plant.model, workload, Placement(prefill="gpu:0", decode="gpu:1"))
-        for row in prediction.handoff_rows:
-            one_way += row.bytes
-            for leg in row.legs or ():
-                held = expected.setdefault((leg.src, leg.dst, leg.kind), [0, 0])
-                held[0] += leg.bytes
-                held[1] += leg.copies
-    last = int(outcome.counters[col.LAST_TIME])
-    found = {(e["src"], e["dst"], e["kind"]): [e["bytes"], e["copies"]] for e in edges(plant, traffic, outcome, last)}
-    assert found == expected
-    over_time = edges_over_time(plant, traffic, outcome, last)
-    assert {edge: sum(told[0]) for edge, told in over_time.items()} == {e: held[0] for e, held in expected.items()}
-    assert sum(row["bytes"] for row in handoffs(plant, traffic, outcome)) == one_way
+    bytes_are_the_planners(plant, traffic, outcome)
 
 
 def test_series_add_up_to_what_the_summary_says(checkpoint: str) -> None:

@@ -23,14 +23,13 @@ from scenarios.simulation import columns as col
 from scenarios.simulation.arrays import config_of
 from scenarios.simulation.curves import Curve, Knots, through, whole
 from scenarios.simulation.engine import simulate
-from scenarios.simulation.moved import edges, handoffs
-from scenarios.simulation.over_time import edges_over_time
 from scenarios.simulation.plant import Plant, build, handoff_request, placed
 from scenarios.simulation.read_spec import parse_spec
 from scenarios.simulation.run import run_plant
 from scenarios.simulation.spec import Pool, Spec
 from scenarios.simulation.text import simulation_text
 from scenarios.simulation.traffic import Arrivals, Lengths, Traffic, draw
+from tests.scenarios.simulation.sim_bytes import bytes_are_the_planners
 from tests.scenarios.simulation.test_sim_workers import CONFIGS, alone, check_alone, pool
 
 SIZES = {"hidden_size": 1024, "intermediate_size": 2048, "max_position_embeddings": 4096, "num_attention_heads": 8,
@@ -76,37 +75,17 @@ def requests(n: int = 60) -> Traffic:
 def test_bytes_and_copies_of_all_handoffs_are_the_waybills_summed(config_file: str, extent: str, fleet: str) -> None:
     plant = plant_of(config_file, extent=extent, fleet=fleet)
     assert plant.is_bent
-    bytes_are_the_planners(plant, requests())
+    check_bytes(plant, requests())
 
 
-def bytes_are_the_planners(plant: Plant, traffic: Traffic) -> None:
-    """Bytes and copies of every edge, and of all handoffs one way."""
-    outcome = simulate(config_of(plant, traffic))
-    assert (outcome.requests[:, col.ST] == col.FINISHED).all()
-    expected: dict[tuple[str, str, str], list[int]] = {}
-    one_way = 0
-    for request in outcome.moves[:, 0].tolist():
-        wanted = handoff_request(plant.spec, int(traffic.prompt[request]), int(traffic.out[request]))
-        prediction = predict(
-            plant.fleet, plant.model, resolve(wanted, plant.model), placed(plant.spec, "gpu:0", "gpu:1")
-        )
-        one_way += sum(row.bytes for row in prediction.handoff_rows)
-        for leg in (leg for row in prediction.handoff_rows for leg in row.legs or ()):
-            held = expected.setdefault((leg.src, leg.dst, leg.kind), [0, 0])
-            held[0] += leg.bytes
-            held[1] += leg.copies
-    last = int(outcome.counters[col.LAST_TIME])
-    found = {(e["src"], e["dst"], e["kind"]): [e["bytes"], e["copies"]] for e in edges(plant, traffic, outcome, last)}
-    assert found == expected
-    told = edges_over_time(plant, traffic, outcome, last)
-    assert {edge: sum(bins[0]) for edge, bins in told.items()} == {edge: held[0] for edge, held in expected.items()}
-    assert sum(row["bytes"] for row in handoffs(plant, traffic, outcome)) == one_way
+def check_bytes(plant: Plant, traffic: Traffic) -> None:
+    bytes_are_the_planners(plant, traffic, simulate(config_of(plant, traffic)))
 
 
 @pytest.mark.parametrize("block", [7, 1500, 5000])
 def test_blocks_of_any_size_are_handed_over(config_file: str, block: int) -> None:
     """Three blocks, or one, may be more than the model's positions: it was told so of words that nobody wrote."""
-    bytes_are_the_planners(plant_of(config_file, extent="blocks", block_tokens=block), requests(20))
+    check_bytes(plant_of(config_file, extent="blocks", block_tokens=block), requests(20))
 
 
 @pytest.mark.parametrize(("prompt", "out"), [(150, 90), (2500, 200)])
@@ -127,7 +106,7 @@ def test_copies_that_a_pinned_pool_cuts_in_chunks_are_the_planners(tmp_path: Pat
     plant = build(spec, load_fleet("pool", text=text), load_model(str(path)))
     time = plant.ways.ways[0][0].time
     assert bool(time.steps) == (pool_size == "100 KiB")
-    bytes_are_the_planners(plant, requests())
+    check_bytes(plant, requests())
     for prompt in (99, 100, 101, 199, 201, 2999):
         outcome = simulate(config_of(plant, alone(prompt, 2)))
         workload = resolve(handoff_request(spec, prompt), plant.model)
@@ -191,7 +170,7 @@ def test_an_engine_that_keeps_windows_whole_holds_and_moves_them_whole(tmp_path:
     whole, exact = (plant_of(str(path), engine=engine, extent="blocks") for engine in ("vllm-nixl", "exact"))
     assert (whole.is_bent, exact.is_bent) == (False, True)
     assert whole.workers[1].hold.each == 3 * exact.workers[1].hold.each, "all layers, where a third has no window"
-    bytes_are_the_planners(whole, requests(20))
+    check_bytes(whole, requests(20))
     spec = Spec(fleet="two-gpu-staged", model=str(path), engine="sglang", prefill=whole.spec.prefill,
                 decode=whole.spec.decode)  # fmt: skip
     told = build(spec, whole.fleet, whole.model).refused
