@@ -104,11 +104,11 @@ def _bound(of: Answer | Candidate, objective: str) -> Document:
 
 
 def _mixtures(answer: Answer) -> Document:
-    """Of fleets of unlike cards: how many mixtures of them there are in a phase, and how many were decided."""
+    """Of fleets of unlike cards: how many mixtures of them there are in a phase, and how many were looked at."""
     if answer.mixtures is None:
         return {}
-    decided, possible = answer.mixtures
-    return {"mixtures": {"decided": decided, "possible": possible}}
+    searched, possible = answer.mixtures
+    return {"mixtures": {"searched": searched, "possible": possible}}
 
 
 def _cards(each: Candidate, skus: Mapping[str, str | None]) -> Document:

@@ -76,7 +76,7 @@ PLACEMENTS = record(
                 "exact": flag(),
                 "bound_s": number(null=True),
             },
-            _bounds | {"mixtures": record({"decided": integer(), "possible": integer(1)})},
+            _bounds | {"mixtures": record({"searched": integer(), "possible": integer(1)})},
         ),
         "placements": listing(_placement, most=1024),
         "asked": record(

@@ -60,9 +60,9 @@ def _heading(document: Document, paint: Paint) -> list[str]:
     if not search["exact"] and document["kind"] == "pools" and document["placements"]:
         best = _bound_words(search)
         proof += f": none has {best}" if best else ", but none is better than the first"
-    if "mixtures" in search and search["mixtures"]["decided"] < search["mixtures"]["possible"]:
-        decided, every = search["mixtures"]["decided"], search["mixtures"]["possible"]
-        proof += f"; of unlike cards in a phase, searched {decided:,} of {every:,} {plural(every, 'mixture')}"
+    if "mixtures" in search and search["mixtures"]["searched"] < search["mixtures"]["possible"]:
+        searched, every = search["mixtures"]["searched"], search["mixtures"]["possible"]
+        proof += f"; of unlike cards in a phase, searched {searched:,} of {every:,} {plural(every, 'mixture')}"
     lines = [
         f"place: {verdict_word(document['verdict'], paint)}, {found} on {safe(str(fleet))}"
         f" ({search['devices']:,} devices, {considered:,}{of} {what}; {proof})",

@@ -6,6 +6,7 @@ it fixes the cost, and bounds the times before any device is looked at.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class Sides:
         self.fastest, self.room = fastest, {kind: count for kind, count in room.items() if count}
         self.kinds = sorted(self.room, key=order_of)
         self._counts: dict[int, int] = {}
-        self._listed: dict[tuple[int, int, str], list[Side]] = {}
+        self._listed: dict[tuple[int, int, int], list[Side]] = {}
         self._sides: dict[Mix, Side] = {}
 
     def count(self, workers: int) -> int:
@@ -83,18 +84,23 @@ class Sides:
         """Kinds that all workers may be of."""
         return [kind for kind in self.kinds if self.room[kind] >= workers]
 
-    def listed(self, workers: int, most: int, by: Objective, prices: Mapping[str, Fraction]) -> list[Side]:
-        """All mixtures of so many workers; of more than `most` those of the kinds that are best by an objective."""
-        key = (workers, most, by)
+    def listed(
+        self, workers: int, most: int, by: Objective, prices: Mapping[str, Fraction], beside: int
+    ) -> list[Side]:  # fmt: skip
+        """All mixtures of so many workers; of more than `most` those of the kinds that are best by an objective.
+
+        The best kinds have to be enough for `beside` workers of the other phase, too.
+        """
+        key = (workers, most, beside)
         if key not in self._listed:
             kinds = self.kinds
             if self.count(workers) > most:
                 ranked = sorted(kinds, key=lambda kind: self._rank(kind, by, prices))
-                few = 1
-                while few < len(kinds) and math.comb(few + workers, workers) <= most:
-                    few += 1
+                few, room = 1, self.room[ranked[0]]
+                while few < len(kinds) and (room < workers + beside or math.comb(few + workers, workers) <= most):
+                    few, room = few + 1, room + self.room[ranked[few]]
                 kinds = sorted(ranked[:few], key=order_of)
-            self._listed[key] = [self.side(mix) for mix in self._mixes(kinds, workers)]
+            self._listed[key] = [self.side(mix) for mix in itertools.islice(self._mixes(kinds, workers), most)]
         return self._listed[key]
 
     def side(self, mix: Mix) -> Side:

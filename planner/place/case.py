@@ -55,7 +55,7 @@ class Case:
         self.is_known = not ask.model.unknown
         self.is_small = len(set(self.symmetry.like)) <= MOST_LIKES
         self._rooms: dict[int, Room] = {}
-        self._least: dict[int, Fraction | None] = {}
+        self._least: dict[int, dict[str | None, Fraction | None]] = {}
         self._pairs: dict[int, Screened] = {}
         self._times: dict[tuple[int, int], Time] = {}
         self._ttfts: dict[int, Time] = {}
@@ -92,11 +92,11 @@ class Case:
         """Whether no request of the case gives a first token."""
         return not (self.is_known and answers(self.screen.workload))
 
-    def least_time(self, phase: int) -> Fraction | None:
-        """Seconds of a phase that no worker of any cards goes below."""
+    def least_time(self, phase: int, sku: str | None) -> Fraction | None:
+        """Seconds of a phase that no worker of such cards goes below."""
         if phase not in self._least:
-            self._least[phase] = self.screen.least_time(PHASES[phase])
-        return self._least[phase]
+            self._least[phase] = self.screen.least_times(PHASES[phase])
+        return self._least[phase][sku]
 
     def pair(self, prefill: Worker, decode: Worker) -> Screened:
         """The screen of two workers, once for all that swaps turn into them."""

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from planner.place.alike import Alike, Pack
 from planner.place.blends import Blend
 from planner.place.candidate import Objective
-from planner.place.case import Measured
+from planner.place.case import MOST_LIKES, Measured
 from planner.place.classes import FleetClasses
 from planner.place.exact import ExactSearch
 from planner.place.front import NOTHING, Front, Keeping, Vector, key_under, vector_of
 from planner.place.grounds import Ground
 from planner.place.packs import Packs
+from planner.place.pairs import most_classes
 from planner.place.regions import Sizes
 
 MOST_STEPS = 20_000
@@ -58,7 +59,8 @@ class _Plan:
 class Fronts:
     """The searches of one question; `sizes` is how many sizes there are, batches counted.
 
-    `open`: bounds of what was left without proof. `looked_at`, `mixtures`: mixtures that were decided, and all of them.
+    `open`: bounds of what was left without proof. `searched`, `mixtures`: mixtures that were looked at or left with
+    proof, and all of them.
     """
 
     def __init__(
@@ -70,8 +72,12 @@ class Fronts:
         self.keeping, self.objective, self.nearest = keeping, objective, nearest
         self.is_timed = objective in ("ttft", "throughput")
         self.open: list[Vector] = []
-        self.looked_at = self.mixtures = 0
+        self.searched = self.mixtures = 0
         self.most_blends = max(FEWEST_BLENDS, min(MOST_BLENDS, MOST_BLENDS_IN_ALL // max(1, sizes)))
+        self.most_packs = MOST_PACKS
+        if len(set(classes.symmetry.like)) > MOST_LIKES:  # each pack may have pairs that nobody looked at before
+            few = max(FEWEST_BLENDS, most_classes(classes.fleet) // max(1, sizes))
+            self.most_blends, self.most_packs = min(self.most_blends, few), min(MOST_PACKS, few)
         self._left = [MOST_STEPS_IN_ALL, MOST_STEPS_IN_ALL]
         self._plans: dict[tuple[int, Sizes], _Plan] = {}
 
@@ -145,6 +151,8 @@ class Fronts:
         """
         if not front.members and refused is None and self.packs.is_exact(sizes):
             return True, True
+        if not ground.case.is_small:
+            return False, False
         space = ground.space(sizes, blend, timed=timed)
         if self._search(ExactSearch(space, front, min(MOST_STEPS, self._left[0])), 0) or front.is_settled:
             return True, True
@@ -201,14 +209,15 @@ class Fronts:
 
     def _of_any_cards(self, ground: Ground, sizes: Sizes, plan: _Plan) -> Iterable[Pack]:
         """Packs of any cards; where all pairs of kinds were looked at, those with unlike ones in a phase."""
-        found = itertools.islice(self.packs.of(ground.case, sizes, None), MOST_PACKS)
+        found = itertools.islice(self.packs.of(ground.case, sizes, None), self.most_packs)
         return (pack for pack in found if not plan.has_all_pure or self.blend_of(pack).is_mixed)
 
     def _blends(self, ground: Ground, sizes: Sizes, plan: _Plan, front: Front, own: set[int]) -> list[Vector]:
         """Looks at mixtures, the best bound first; the bounds of those that were left without proof."""
         rest: list[Vector] = []
-        left, decided = MOST_STEPS, 0
-        for floor, blend in self._in_order(ground, sizes, plan):
+        left = MOST_STEPS
+        ordered = self._in_order(ground, sizes, plan)
+        for floor, blend in ordered:
             front.floor = floor
             settled = front.is_settled
             known = {id(member[1]) for member in front.members}
@@ -217,17 +226,16 @@ class Fronts:
                 settled = front.is_settled
                 if settled:
                     break
-            if not settled:
+            if not settled and ground.case.is_small:
                 search = ExactSearch(ground.space(sizes, blend, timed=True), front, max(0, min(left, self._left[1])))
                 settled = self._search(search, 1)
                 left -= search.tried
             own |= {id(member[1]) for member in front.members} - known
-            decided += settled
             rest += [] if settled else [floor]
         if plan.has_all_mixed:
-            self.looked_at += plan.mixtures - len(rest)
+            self.searched += plan.mixtures
             return rest
-        self.looked_at += decided
+        self.searched += len(ordered)
         least = ground.least(sizes)
         return rest if front.is_beaten(least) else [*rest, least]
 
@@ -239,7 +247,7 @@ class Fronts:
             share = math.isqrt(self.most_blends)
             most = [max(share, self.most_blends // max(1, counts[1 - at])) for at in (0, 1)]
         ups, downs = (
-            side.listed(workers, most[at], self.objective, ground.prices)
+            side.listed(workers, most[at], self.objective, ground.prices, sizes.workers[1 - at])
             for at, (side, workers) in enumerate(zip(ground.sides, sizes.workers, strict=True))
         )
         found = []

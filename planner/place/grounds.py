@@ -83,7 +83,7 @@ class Ground:
             workers = None if len(self.devices[phase]) > MOST_TIMED else self._workers(able, symmetry)
         singles = able[0] if case.ranks[phase] == 1 else ()
         return Fastest(
-            workers, singles, lambda worker: case.time_of(phase, worker), lambda: case.least_time(phase)
+            workers, singles, lambda worker: case.time_of(phase, worker), lambda: case.least_time(phase, kind)
         )  # fmt: skip
 
     def _workers(self, able: tuple[tuple[int, ...], ...], symmetry: Symmetry) -> Sequence[Worker] | None:

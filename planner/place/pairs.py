@@ -55,7 +55,7 @@ class Answer:
 
     `considered`: placements that the constraints leave, `possible`: all there are. `exact`: nothing left out can be
     better; else `bound` is what nothing left out goes below (None: not known), or `cost_bound` an hour of it.
-    `mixtures`: of pools with unlike cards in a phase, how many mixtures were decided, and how many there are.
+    `mixtures`: of pools with unlike cards in a phase, how many mixtures were looked at or left with proof, and all.
     """
 
     question: Question

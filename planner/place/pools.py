@@ -122,7 +122,7 @@ class PoolSearch:
         return Answer(
             question=question, admitted=tuple(admitted), others=others, considered=len(listed) * len(question.batches),
             possible=question.combinations, exact=not fronts.open and all(each.proven for each in admitted),
-            bound=bound, cost_bound=cost, mixtures=(fronts.looked_at, fronts.mixtures) if fronts.mixtures else None,
+            bound=bound, cost_bound=cost, mixtures=(fronts.searched, fronts.mixtures) if fronts.mixtures else None,
         )  # fmt: skip
 
     def _listed(self) -> list[Sizes]:

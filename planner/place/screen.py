@@ -130,27 +130,35 @@ class Screen:
         parts = parts_of_phase(self._known, self.ask.model, self.workload, placed, phase, routed.rows, self.ask.pricing)
         return parts.whole
 
-    def least_time(self, phase: str) -> Fraction | None:
-        """Below what no worker's phase is: what the fastest device takes for each rank, nothing exchanged or moved."""
+    def least_times(self, phase: str) -> dict[str | None, Fraction | None]:
+        """By SKU, below what no worker's phase is: what its fastest device takes for each rank, nothing exchanged or
+        moved. None: unpriced.
+        """
         stands = self._stands[phase]
         other = self._stands[DECODE if phase == PREFILL else PREFILL]
         sides = (stands, other) if phase == PREFILL else (other, stands)
         ranks = ranks_of(self.ask.model, self.placement(*(",".join(names) for names in sides)), phase)
+        models = [self.ask.model if len(ranks) == 1 else rank_model(self.ask.model, rank.cut) for rank in ranks]
+        calls, pricing = calls_of(self.workload, phase), self.ask.pricing
         kinds = {
             (device.kind, device.sku, device.compute, device.memory.bandwidth): device
             for device in self.devices.values()
         }
-        calls = calls_of(self.workload, phase)
-        longest = Fraction(0)
-        for rank in ranks:
-            held = self.ask.model if len(ranks) == 1 else rank_model(self.ask.model, rank.cut)
-            rates, given = self.ask.pricing.rates, self.ask.pricing.given
-            found = (phase_time(one, held, self.workload, calls, rates=rates, given=given) for one in kinds.values())
-            times = [each.seconds for each in found if each.seconds is not None]
-            if not times:
-                return None
-            longest = max(longest, min(times))
-        return longest
+        of: dict[str | None, list[Device]] = {}
+        for device in kinds.values():
+            of.setdefault(device.sku, []).append(device)
+        least: dict[str | None, Fraction | None] = {}
+        for sku, devices in of.items():
+            longest: Fraction | None = Fraction(0)
+            for held in models:
+                found = (
+                    phase_time(one, held, self.workload, calls, rates=pricing.rates, given=pricing.given).seconds
+                    for one in devices
+                )
+                time = min((seconds for seconds in found if seconds is not None), default=None)
+                longest = None if longest is None or time is None else max(longest, time)
+            least[sku] = longest
+        return least
 
     def placement(self, prefill: str, decode: str) -> Placement:
         """The placement that a plan of these workers has."""

@@ -325,7 +325,7 @@ def test_unlike_cards_in_a_phase_are_found_and_told_and_are_a_scenario_of_simula
     first = told["placements"][0]
     cards = {"h100-sxm-80": 1, "a100-sxm-80": 2}  # decode is the slower side: an H100
     assert {each["sku"]: each["workers"] for each in first["cards"]["prefill"]} == cards
-    assert told["search"]["mixtures"] == {"decided": 4, "possible": 4}
+    assert told["search"]["mixtures"] == {"searched": 4, "possible": 4}
     text = ask(*words).out
     assert "prefill 1 x h100-sxm-80 + 2 x a100-sxm-80" in text
     spec = load_spec(str(out))
