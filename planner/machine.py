@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
@@ -207,7 +207,11 @@ def _graph_of(digest: str, fleet: _ByDigest) -> MachineGraph:
 
 
 class _ByDigest:
-    """A fleet that compares by digest, so that the cache never hashes thousands of devices."""
+    """A fleet that hashes by its digest: the cache never hashes thousands of devices.
+
+    A digest leaves out prose, which plans tell (sources of rates, places in a file): fleets of one digest are the same
+    only with equal links and devices, what is in use of these apart.
+    """
 
     __slots__ = ("fleet",)
 
@@ -218,9 +222,20 @@ class _ByDigest:
         return hash(self.fleet.digest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByDigest) and self.fleet.digest == other.fleet.digest
+        if not isinstance(other, _ByDigest) or self.fleet.digest != other.fleet.digest:
+            return False
+        mine, others = self.fleet, other.fleet
+        if mine.links is not others.links and mine.links != others.links:
+            return False
+        return mine.devices is others.devices or (
+            len(mine.devices) == len(others.devices) and all(map(_alike, mine.devices, others.devices))
+        )
+
+
+def _alike(one: Device, other: Device) -> bool:
+    return one is other or replace(one, in_use=0) == replace(other, in_use=0)
 
 
 def machine_graph(fleet: Fleet) -> MachineGraph:
-    """The machine graph of a fleet; made once for each digest. A fleet without a digest is not cached."""
+    """The machine graph of a fleet, made once for equal fleets. A fleet without a digest is not cached."""
     return _graph_of(fleet.digest, _ByDigest(fleet)) if fleet.digest else MachineGraph(fleet)
