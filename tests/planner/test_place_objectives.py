@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import DescriptionError
@@ -242,6 +242,10 @@ RULES: list[dict[str, Any]] = [
     rates=st.sampled_from([[3], [3, 1], [1, 3, 2], [2, 1, 1, 3]]), cards=st.sampled_from(["a", "ab", "aab"]),
     rules=st.sampled_from(RULES), nearest=st.booleans(),
     prices=st.sampled_from([{}, {"a": Fraction(3), "b": Fraction(1)}, {"a": Fraction(3)}]),
+)  # fmt: skip
+@example(  # a prefill worker that is nobody's nearest says nothing of TTFT
+    shape=(4, 1), counts=(2, 1), ranks=(1, 1), links=(100, 100), rates=[2, 1, 1, 3], cards="abb",
+    rules={"avoided": frozenset({"b0/gpu:1"})}, nearest=True, prices={"a": Fraction(1), "b": Fraction(2)},
 )  # fmt: skip
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_objective_finds_the_best_of_all_pools(
