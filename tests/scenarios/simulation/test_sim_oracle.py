@@ -54,6 +54,12 @@ def test_the_most_held_counts_growth_until_a_handoff_is_cut_short() -> None:
                     outages=[(37, 0, 2), (61, 1, 2), (106, 0, 0), (178, 1, 0)]))  # fmt: skip
 
 
+def test_a_request_that_gets_no_token_of_a_step_reads_no_state() -> None:
+    """Decoding ones take all tokens of the step; random cases seldom meet it."""
+    lengths = [(1, 8, 12), (1, 8, 3), (8, 3, 6), (48, 7, 3)]
+    agree(config_of(lengths, 1, 1, cost=costs(2, SB=5), blocks=[100, 7], max_seqs=8, budget=[16, 2]))
+
+
 @pytest.mark.parametrize("block", [2, 4])
 def test_blocks_of_a_stretch_are_taken_before_one_of_its_requests_lets_go(block: int) -> None:
     """Else known prefixes would stay that single steps had let go: found by a long search of the test above."""
