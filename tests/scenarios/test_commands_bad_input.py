@@ -344,13 +344,15 @@ def test_ctrl_c_ends_a_process_with_130(plan: Document, tmp_path: Path) -> None:
     """The process is caught while it reads a pipe that we hold open; nothing is timed."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background hands on a deaf ear
     child = subprocess.Popen(
         [sys.executable, "-m", "scenarios.cli", "compare", str(tmp_path / "plan.json"), str(pipe)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    signal.signal(signal.SIGINT, before)
     with open(pipe, "wb"):  # opens when the other end does
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate()
+        out, err = child.communicate(timeout=300)
     assert child.returncode == 130
     assert out == ""
     assert err == "interrupted\n"
