@@ -53,9 +53,9 @@ class Shown:
 
 def shown_part(fleet: Fleet, marked: tuple[str, ...] = ()) -> Shown:
     """The fleet, or the first of everything that is alike in a large one; marked ids stand for themselves."""
-    from scenarios.pictures.collapse import representatives
+    from scenarios.pictures.collapse import Marks, representatives
 
-    drawn = representatives(fleet, marked)
+    drawn = representatives(fleet, Marks({name: name for name in marked}))
     first = drawn.first
     kept = set(first.values())
     part = fleet if len(kept) == len(first) else replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.machine import Device, Fleet, Link
@@ -16,6 +16,8 @@ from fleet.machine import Device, Fleet, Link
 MAX_BOXES = 48
 """More things than these are no longer told apart in a picture of a page."""
 MAX_LINES = 240
+MOST_APART, MOST_OF_ROLE = 12, 4
+"""Marked things of a plan that are each drawn apart; of more, those of a role that do alike are drawn once."""
 SEVERAL = "several rates"
 """In place of a rate where links of different rates are drawn as one."""
 ROUNDS = 12
@@ -35,8 +37,26 @@ def group_of(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def first_colours(fleet: Fleet, marked: Collection[str]) -> Colours:
-    """A number for each kind of thing. Marked ids have a colour of their own: they are placed on, or passed."""
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a plan marks. `names`: an id that it places or passes -> what tells it from the others that are marked.
+
+    `carried`: the place of a link among the fleet's -> the words of what it carries.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    carried: Mapping[int, str] = field(default_factory=dict)
+
+
+def marks_of(roles: Mapping[str, str], carried: Mapping[int, str]) -> Marks:
+    """Each marked id for itself, where they are few; else those of a role of many (prefill, decode) together."""
+    counts = Counter(roles.values())
+    together = {role for role, count in counts.items() if count > MOST_OF_ROLE and len(roles) > MOST_APART}
+    return Marks({name: role if role in together else name for name, role in roles.items()}, carried)
+
+
+def first_colours(fleet: Fleet, marks: Marks) -> Colours:
+    """A number for each kind of thing, marked ones apart."""
     looks: dict[str, Any] = {}
     for host in fleet.hosts:
         looks[host.id] = ("host", host.numa_nodes)
@@ -46,8 +66,8 @@ def first_colours(fleet: Fleet, marked: Collection[str]) -> Colours:
         looks[nic.id] = ("nic",)
     for device in fleet.devices:
         looks[device.id] = _device_look(device)
-    for name in marked:
-        looks[name] = ("marked", name)
+    for name, mark in marks.names.items():
+        looks[name] = ("marked", mark, looks.get(name))
     return _numbered(looks)
 
 
@@ -62,12 +82,12 @@ def _numbered(looks: Mapping[str, Any]) -> Colours:
     return {name: numbers.setdefault(look, len(numbers)) for name, look in looks.items()}
 
 
-def refined(fleet: Fleet, colours: Colours) -> Colours:
+def refined(fleet: Fleet, colours: Colours, carried: Mapping[int, str]) -> Colours:
     """Colours split by the colours of the other ends of their links, until nothing splits."""
     kinds: dict[LinkKey, int] = {}
     ends: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for link in fleet.links:
-        number = kinds.setdefault(link_key(link), len(kinds))
+    for place, link in enumerate(fleet.links):
+        number = kinds.setdefault((*link_key(link), carried.get(place)), len(kinds))
         ends[link.src].append((2 * number, link.dst))
         ends[link.dst].append((2 * number + 1, link.src))
     count = len(set(colours.values()))
@@ -110,26 +130,33 @@ class Drawn:
 
     first: dict[str, str]
     exact: bool = True
+    uniform: frozenset[str] = frozenset()
+    """Kinds of link of which all have the same figures."""
 
     def key(self, link: Link) -> LinkKey:
         """What links drawn as one have in common."""
-        if self.exact:
+        if self.exact or link.kind in self.uniform:
             return link_key(link)
         return (link.kind, 1, None if link.bandwidth.value is None else SEVERAL, None)
 
 
-def representatives(fleet: Fleet, marked: Collection[str]) -> Drawn:
+def representatives(fleet: Fleet, marks: Marks) -> Drawn:
     """Everything for itself in a small fleet, else the first of those that are alike, else of those of one kind."""
-    plain = first_colours(fleet, marked)
+    plain = first_colours(fleet, marks)
     if _fits(fleet, {name: name for name in plain}):
         return Drawn({name: name for name in plain})
-    colours = refined(fleet, plain)
+    colours = refined(fleet, plain, marks.carried)
     for key in (by_nodes(colours, False), by_nodes(colours, True), colours.__getitem__):
         drawn = _first_of(plain, key)
         if _fits(fleet, drawn):
             return Drawn(drawn)
-    kinds = _kinds(fleet) | {name: ("marked", name) for name in marked}
-    return Drawn(_first_of(kinds, kinds.__getitem__), exact=False)
+    kinds = _kinds(fleet)
+    kinds |= {name: ("marked", mark, kinds.get(name)) for name, mark in marks.names.items()}
+    figures: dict[str, set[LinkKey]] = defaultdict(set)
+    for link in fleet.links:
+        figures[link.kind].add(link_key(link))
+    uniform = frozenset(kind for kind, found in figures.items() if len(found) == 1)
+    return Drawn(_first_of(kinds, kinds.__getitem__), exact=False, uniform=uniform)
 
 
 def _kinds(fleet: Fleet) -> dict[str, Any]:

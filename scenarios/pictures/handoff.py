@@ -11,6 +11,8 @@ from fleet.machine import Fleet
 from scenarios.words import count_of, exact_bytes, scored_time
 
 Document = dict[str, Any]
+MOST_LEGS, MOST_NAMED = 20, 80
+"""Legs that are told one by one, and characters of the names of a phase's devices that are told in full."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +75,8 @@ class _Leg:
 
 def _carried(plan: Document, handoff: Document, fleet: Fleet, prefill: str, decode: str) -> Handoff:
     whole = f"{exact_bytes(handoff.get('bytes'))} in {count_of(handoff.get('copies'))} copies"
-    notes = [f"KV handoff of the plan ({plan['verdict']}): {prefill} to {decode}, {whole}, {scored_time(handoff)}."]
+    ends = f"{_devices(prefill)} to {_devices(decode)}"
+    notes = [f"KV handoff of the plan ({plan['verdict']}): {ends}, {whole}, {scored_time(handoff)}."]
     legs = _legs(plan)
     ways = [_links(fleet, leg) for leg in legs or ()]
     if not legs or None in ways:
@@ -86,16 +89,25 @@ def _carried(plan: Document, handoff: Document, fleet: Fleet, prefill: str, deco
     for number, (leg, places) in enumerate(zip(legs, ways, strict=True), start=1):
         words = f"{exact_bytes(leg.nbytes)} in {count_of(leg.copies)} copies"
         over = " over " + ", ".join(leg.nodes[1:-1]) if len(leg.nodes) > 2 else ""
-        notes.append(f"Leg {number} of {len(legs)}: {leg.kind} {leg.nodes[0]} to {leg.nodes[-1]}{over}, {words}.")
+        if number <= MOST_LEGS:
+            notes.append(f"Leg {number} of {len(legs)}: {leg.kind} {leg.nodes[0]} to {leg.nodes[-1]}{over}, {words}.")
         for place in places or ():
             nbytes, copies = amounts.get(place, (0, 0))
             amounts[place] = _sum(nbytes, leg.nbytes), _sum(copies, leg.copies)
+    if len(legs) > MOST_LEGS:
+        notes.append(f"{len(legs) - MOST_LEGS:,} more legs; the plan has them all (kvwaybill explain).")
     carried = {
         place: f"KV {exact_bytes(total)} in {count_of(count)} copies" for place, (total, count) in amounts.items()
     }
     inside = f"KV {whole}, inside the device" if not carried else None
     passed = frozenset(name for leg in legs for name in leg.nodes)
     return Handoff(prefill=prefill, decode=decode, carried=carried, unknown=inside, notes=tuple(notes), passed=passed)
+
+
+def _devices(names: str) -> str:
+    """The devices of a worker, of many the first and how many more."""
+    told = names.split(",")
+    return names if len(names) <= MOST_NAMED or len(told) == 1 else f"{told[0]} and {len(told) - 1:,} more"
 
 
 def _legs(plan: Document) -> list[_Leg] | None:

@@ -9,7 +9,7 @@ from typing import Any
 from fleet.identity import natural_order
 from fleet.machine import Device, Fleet, Link, Switch
 from fleet.units import format_bytes, format_rate, format_seconds
-from scenarios.pictures.collapse import Drawn, LinkKey, group_of, link_key, representatives
+from scenarios.pictures.collapse import Drawn, LinkKey, Marks, group_of, link_key, marks_of, representatives
 from scenarios.pictures.handoff import Handoff
 from scenarios.pictures.shape import Box, Entry, Line, Role, Scene
 from scenarios.words import plural
@@ -23,8 +23,7 @@ KV = "kv"
 
 def scene(fleet: Fleet, handoff: Handoff | None = None) -> Scene:
     """What a picture of the fleet shows; with a handoff, where the phases run and what carries K and V."""
-    marked = set() if handoff is None else {*handoff.ranks["prefill"], *handoff.ranks["decode"], *handoff.passed}
-    found = representatives(fleet, marked)
+    found = representatives(fleet, _marks(handoff))
     drawn = found.first
     counts = Counter(drawn.values())
     boxes = _boxes(fleet, found, counts, handoff)
@@ -41,6 +40,15 @@ def scene(fleet: Fleet, handoff: Handoff | None = None) -> Scene:
         frames=_frames(boxes, drawn),
         collapsed=collapsed,
     )
+
+
+def _marks(handoff: Handoff | None) -> Marks:
+    """Every id that a plan places or passes, with its role."""
+    if handoff is None:
+        return Marks()
+    placed = {name: _role(name, handoff) or "passed" for names in handoff.ranks.values() for name in names}
+    roles = dict.fromkeys(sorted(handoff.passed), "passed") | placed
+    return marks_of(roles, handoff.carried)
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
@@ -81,9 +89,9 @@ def _counted(box: Box, count: int, last: str, exact: bool) -> Box:
         return replace(box, lines=(*box.lines, *role)) if box.role else box
     if not exact:
         kind = f"\u00d7 {count:,} of this kind, which differ"
-        return replace(box, count=count, lines=(box.lines[0], "and others", kind), title=f"{box.name}; {kind}")
+        return replace(box, count=count, lines=(box.lines[0], "and others", *role, kind), title=f"{box.name}; {kind}")
     alike = f"\u00d7 {count:,} alike, to {last}"
-    return replace(box, count=count, lines=(*box.lines, cut(alike, 40)), title=f"{box.title}; {alike}")
+    return replace(box, count=count, lines=(*box.lines, *role, cut(alike, 40)), title=f"{box.title}; {alike}")
 
 
 def _role(name: str, handoff: Handoff | None) -> Role | None:
@@ -208,7 +216,7 @@ def _line(
     told = [_link_title(link) for link in (first, *(back or ())[:1])]
     return Line(
         src=src, dst=dst, kind=first.kind, links=len(links), both=back is not None, words=words, title="; ".join(told),
-        key=letter, priced=first.bandwidth.value is not None, kv=kv,
+        key=letter, priced=first.bandwidth.value is not None, kv=f"{kv} each" if kv and len(links) > 1 else kv,
     )  # fmt: skip
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.units import format_bytes
-from scenarios.reports.shape import Figure, Row, cut
+from scenarios.reports.shape import Figure, Row, distinct, edge_words
 
 Document = dict[str, Any]
 Range = tuple[int, int]
+_Key = tuple[str, str, str, str]
 MOST_EDGES = 24
+FEW = 12
+"""So many edges or fewer are drawn one by one, also where they carry the same."""
 WHO = ("predicted", "counted", "observed")
 
 
@@ -19,9 +22,23 @@ WHO = ("predicted", "counted", "observed")
 class _Edge:
     """What the rows of one edge say: bytes by who says them, None = unknown; verdicts; what was observed, as ranges."""
 
+    phase: str
+    src: str
+    dst: str
+    kind: str
     figures: dict[str, list[int | None]] = field(default_factory=dict)
     verdicts: set[str] = field(default_factory=set)
     ranges: list[Range | None] = field(default_factory=list)
+
+    @property
+    def key(self) -> _Key:
+        """What tells it from other edges."""
+        return self.phase, self.src, self.dst, self.kind
+
+    @property
+    def is_handoff(self) -> bool:
+        """Whether it carries K and V from phase to phase."""
+        return self.phase == "handoff"
 
     @property
     def range(self) -> Range | None:
@@ -38,14 +55,18 @@ def edges_figure(document: Document) -> Figure | None:
     What was observed as a range has its least as a bar, and both ends as marks.
     """
     edges = _edges(document)
-    order = sorted(edges, key=lambda name: (not name.startswith("KV "), -(_predicted(edges[name]) or 0)))
+    order = sorted(edges, key=lambda name: (not edges[name].is_handoff, -(_predicted(edges[name]) or 0)))
+    alike = _alike([edges[name] for name in order])
+    labels = distinct({group[0].key: _label(group) for group in alike}, 100)
     rows = [
-        {"edge": cut(name, 60), "who": who} | _bar(edges[name], who)
-        for name in order[:MOST_EDGES]
-        for who in edges[name].figures
+        {"edge": labels[group[0].key], "who": who} | _bar(group[0], who)
+        for group in alike[:MOST_EDGES]
+        for who in group[0].figures
     ]
-    left = len(order) - MOST_EDGES
-    notes = [f"{left} more edges that carry less"] if left > 0 else []
+    left = sum(map(len, alike[MOST_EDGES:]))
+    notes = [f"{left:,} more edges, none of which carries more than the last"] if left > 0 else []
+    if len(alike) < len(order):
+        notes.append("edges of one phase and kind that carry the same stand once")
     if any("low" in row for row in rows):
         notes.append("printed figures are rounded: both ends of what they may stand for are marked")
     return Figure(name="edges", title="Bytes by edge", unit="bytes, log scale", rows=rows, notes=notes)
@@ -54,13 +75,15 @@ def edges_figure(document: Document) -> Figure | None:
 def closely_figure(document: Document) -> Figure | None:
     """Of edges that were observed as ranges and judged, the range beside the prediction, in bytes beyond it."""
     rows: list[Row] = []
-    for name, edge in _edges(document).items():
+    edges = _edges(document)
+    labels = distinct({edge.key: _label([edge]) for edge in edges.values()}, 100)
+    for edge in edges.values():
         found, predicted = edge.range, _predicted(edge)
         if found is None or predicted is None or edge.verdicts == {"unwitnessed"}:
             continue
         low, high = (end - predicted for end in found)
         rows.append(
-            {"edge": cut(name, 60), "low": low, "high": high, "predicted": predicted, "inside": low <= 0 <= high,
+            {"edge": labels[edge.key], "low": low, "high": high, "predicted": predicted, "inside": low <= 0 <= high,
              "told": _beside_words(low, high)}
         )  # fmt: skip
     notes = [f"0 is the prediction: {format_bytes(row['predicted'])}" for row in rows[:1]] if len(rows) == 1 else []
@@ -70,13 +93,29 @@ def closely_figure(document: Document) -> Figure | None:
     )  # fmt: skip
 
 
-def _edges(document: Document) -> dict[str, _Edge]:
+def _alike(edges: Sequence[_Edge]) -> list[list[_Edge]]:
+    """Edges of one phase and kind with the same figures together, in their order; one by one where they are few."""
+    groups: dict[object, list[_Edge]] = {}
+    for at, edge in enumerate(edges):
+        same = (edge.phase, edge.kind, str(edge.figures), sorted(edge.verdicts), edge.ranges)
+        groups.setdefault(at if len(edges) <= FEW else str(same), []).append(edge)
+    return list(groups.values())
+
+
+def _label(group: Sequence[_Edge]) -> str:
+    first = group[0]
+    more = f" and {len(group) - 1:,} alike" if len(group) > 1 else ""
+    kv = "KV " if first.is_handoff else ""
+    return f"{kv}{first.phase} {edge_words(first.src, first.dst)} ({first.kind}){more}"
+
+
+def _edges(document: Document) -> dict[_Key, _Edge]:
     """By phase, ends and kind. Only where a run stands beside its plan somebody counted."""
     uncounted = document.get("compared") in (["plan", "plan"], ["run", "run"], ["plan", "observation"])
-    found: dict[str, _Edge] = {}
+    found: dict[_Key, _Edge] = {}
     for leg, figures, verdict in _legs(document):
-        kv = "KV " if leg["phase"] == "handoff" else ""
-        edge = found.setdefault(f"{kv}{leg['phase']} {leg['src']} -> {leg['dst']} ({leg['kind']})", _Edge())
+        key = (leg["phase"], leg["src"], leg["dst"], leg["kind"])
+        edge = found.setdefault(key, _Edge(*key))
         edge.verdicts.add(verdict)
         edge.ranges.append(_range_of(leg))
         for who, nbytes in figures.items():

@@ -22,13 +22,16 @@ from scenarios.reports.over_time import (
     pareto_figures,
     workers_figures,
 )
-from scenarios.reports.shape import Figure, Row, axis_unit, cut, named_alike
+from scenarios.reports.shape import Figure, Row, axis_unit, cut, distinct, edge_words, named_alike, several
 from scenarios.words import mapping, time_words
 
 Document = dict[str, Any]
 MOST_DEVICES = 12
 MOST_PLANS = 8
 MOST_SPANS = 2000
+FEW_LANES, MOST_LANES = 16, 32
+Span = tuple[str, str, int, int]
+"""Lane, phase, start and end in picoseconds."""
 MOST_CHECKS, MOST_SABOTAGES = 80, 60
 PHASES = ("stage", "prefill", "handoff", "decode")
 __all__ = ["PHASES", "WHO", "Figure", "figures_of"]
@@ -58,14 +61,16 @@ def memory_figure(plan: Document) -> Figure | None:
     groups = sorted(alike.values(), key=lambda entries: _fullness(entries[0]))
     rows: list[Row] = []
     bounds: list[Row] = []
-    for entries in groups[:MOST_DEVICES]:
-        device = named_alike([entry["device"] for entry in entries])
+    shown = groups[:MOST_DEVICES]
+    names = distinct({at: named_alike([entry["device"] for entry in shown[at]]) for at in range(len(shown))}, 60)
+    for at, entries in enumerate(shown):
+        device = names[at]
         needed = _known_sum(entries[0])
         unit, factor = axis_unit("bytes", needed)
         rows += [row | {"unit": unit} for row in _waterfall(entries[0], device, factor)]
         bounds += _bounds(entries[0], device, factor, needed)
-    left = len(groups) - MOST_DEVICES
-    notes = [f"{left} more that are less full"] if left > 0 else []
+    left = sum(map(len, groups[MOST_DEVICES:]))
+    notes = [f"{left:,} more that are less full"] if left > 0 else []
     return Figure(name="memory", title="Memory by device", unit="bytes", rows=rows, marks=bounds, notes=notes)
 
 
@@ -131,7 +136,7 @@ def plan_timeline(plan: Document) -> Figure | None:
     """
     time = mapping(plan.get("time"))
     at = 0
-    spans: list[tuple[str, str, int, int]] = []
+    spans: list[Span] = []
     notes = []
     for phase in ("prefill", "handoff", "decode"):
         told = mapping(time.get(phase))
@@ -142,8 +147,7 @@ def plan_timeline(plan: Document) -> Figure | None:
             break
         length = _picoseconds(told["seconds"])
         if phase != "handoff":
-            device = str(mapping(plan.get("placement")).get(phase))
-            spans.append((cut(device, 40), phase, at, at + length))
+            spans.append((str(mapping(plan.get("placement")).get(phase)), phase, at, at + length))
         ordered = _in_sequence(plan, at, length) if phase == "handoff" else None
         spans += ordered or [(lane, phase, at, at + taken) for lane, taken in _links(plan, phase)]
         at += length
@@ -156,7 +160,7 @@ def _picoseconds(seconds: float) -> int:
     return round(Fraction(seconds) * parse_seconds("1 s"))
 
 
-def _in_sequence(plan: Document, at: int, length: int) -> list[tuple[str, str, int, int]] | None:
+def _in_sequence(plan: Document, at: int, length: int) -> list[Span] | None:
     """The legs of the handoff one after another, where that is how its time came about; else None."""
     spans = []
     start = at
@@ -196,18 +200,50 @@ def run_timeline(run: Document) -> Figure | None:
     return _timeline(spans, "Observed timeline", notes)
 
 
-def _timeline(spans: list[tuple[str, str, int, int]], title: str, notes: list[str]) -> Figure:
+def _timeline(spans: list[Span], title: str, notes: list[str]) -> Figure:
     if left := len(spans) - MOST_SPANS:
         notes = [*notes, f"{left:,} later spans are not drawn"] if left > 0 else notes
         spans = spans[:MOST_SPANS]
     last = max((end for *_, end in spans), default=0)
     unit, factor = axis_unit("seconds", last)
+    spans, words, told = _lanes(spans)
+    notes = [*notes, *told]
+    labels = distinct(words, 80)
     rows: list[Row] = [
-        {"lane": cut(lane, 40), "phase": phase, "from": start / factor, "to": end / factor,
+        {"lane": labels[lane], "phase": phase, "from": start / factor, "to": end / factor,
          "start_ps": start, "picoseconds": end - start, "told": f"{phase} {time_words(seconds_number(end - start))}"}
         for lane, phase, start, end in spans
     ]  # fmt: skip
     return Figure(name="timeline", title=title, unit=unit, rows=rows, notes=notes)
+
+
+def _lanes(spans: list[Span]) -> tuple[list[Span], dict[str, str], list[str]]:
+    """(spans, words of their lanes, what is left out): lanes with the same spans are one where they are many, and those
+    that are busy longest stay, in their order.
+    """
+    by_lane: dict[str, list[tuple[str, int, int]]] = {}
+    for lane, phase, start, end in spans:
+        by_lane.setdefault(lane, []).append((phase, start, end))
+    if len(by_lane) <= FEW_LANES:
+        return spans, {lane: _lane_words(lane) for lane in by_lane}, []
+    alike: dict[tuple[tuple[str, int, int], ...], list[str]] = {}
+    for lane, found in by_lane.items():
+        alike.setdefault(tuple(found), []).append(lane)
+    busiest = set(sorted(alike, key=lambda found: -sum(end - start for _, start, end in found))[:MOST_LANES])
+    kept = [(lanes, found) for found, lanes in alike.items() if found in busiest]
+    drawn = [(lanes[0], *span) for lanes, found in kept for span in found]
+    words = {
+        lanes[0]: _lane_words(lanes[0]) + (f" and {len(lanes) - 1:,} alike" if len(lanes) > 1 else "")
+        for lanes, _ in kept
+    }
+    left = len(by_lane) - sum(len(lanes) for lanes, _ in kept)
+    return drawn, words, [f"{left:,} more lanes that are busy no longer"] if left else []
+
+
+def _lane_words(lane: str) -> str:
+    """An edge with each end cut by itself, or the devices of a worker."""
+    src, arrow, dst = lane.partition(" -> ")
+    return edge_words(src, dst) if arrow else several(lane.split(","))
 
 
 def matrix_figure(proof: Document) -> Figure | None:
@@ -215,12 +251,13 @@ def matrix_figure(proof: Document) -> Figure | None:
     matrix = proof["matrix"]
     names = list(dict.fromkeys(n for row in matrix for key in ("must_fail", "must_pass", "failed") for n in row[key]))
     shown = list(enumerate(matrix, start=1))[:MOST_SABOTAGES]
+    labels = distinct({name: name for name in names[:MOST_CHECKS]}, 60)
     left = len(names) > MOST_CHECKS or len(matrix) > MOST_SABOTAGES
     notes = (
         [f"the first {MOST_CHECKS} checks and {MOST_SABOTAGES} sabotages; the document has them all"] if left else []
     )
     rows: list[Row] = [
-        {"check": cut(name, 60), "number": number, "sabotage": row["sabotage"], "mark": (sign := mark(name, row)[0]),
+        {"check": labels[name], "number": number, "sabotage": row["sabotage"], "mark": (sign := mark(name, row)[0]),
          "meaning": MEANINGS[sign]}
         for name in names[:MOST_CHECKS]
         for number, row in shown

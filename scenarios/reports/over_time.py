@@ -6,7 +6,7 @@ from typing import Any
 
 from fleet.units import format_rate, parse_seconds
 from scenarios.reports.read import dumped, figure_of, is_time, kept
-from scenarios.reports.shape import Figure, Row, axis_unit, cut
+from scenarios.reports.shape import Figure, Row, axis_unit, distinct, edge_words, several
 from scenarios.words import time_words
 
 Document = dict[str, Any]
@@ -76,19 +76,20 @@ def links_figures(document: Document) -> Figure | None:
     """Bytes per second of each edge over time, as a heat map of the edges that carry most."""
     edges = sorted(document["edges"], key=lambda row: (-row["bytes"], row["src"], row["dst"]))
     shown = [edge for edge in edges[:MOST_EDGES] if edge["bytes_per_s_over_time"]]
+    labels = distinct({at: edge_words(edge["src"], edge["dst"]) for at, edge in enumerate(shown)}, 70)
     most = max((max(edge["bytes_per_s_over_time"][:MOST_BINS]) for edge in shown), default=0)
     unit, factor = axis_unit("rate", int(most))
     rows: list[Row] = []
-    for edge in shown:
+    for number, edge in enumerate(shown):
         rates = edge["bytes_per_s_over_time"]
         width = document["duration_s"] / len(rates)
         for at, rate in enumerate(rates[:MOST_BINS]):
             rows.append(
-                {"edge": f"{edge['src']} -> {edge['dst']}", "from": at * width, "to": (at + 1) * width,
+                {"edge": labels[number], "from": at * width, "to": (at + 1) * width,
                  "rate": rate / factor, "told": format_rate(int(rate), digits=4)}
             )  # fmt: skip
     left = len(edges) - len(shown)
-    notes = [f"{left} more edges that carry less"] if left > 0 else []
+    notes = [f"{left:,} more edges, none of which carries more"] if left > 0 else []
     return Figure(name="links", title="KV handoffs by link over time", unit=unit, rows=rows, notes=notes)
 
 
@@ -99,10 +100,11 @@ def occupancy_figures(document: Document) -> Figure | None:
     if "bin_s" not in series or not workers:
         return None
     width, unit = series["bin_s"], kept(workers[0])[0]
+    labels = _worker_labels(workers[:MOST_EDGES])
     rows: list[Row] = [
-        {"edge": cut(f"{worker['phase']} {worker['device']}", 40), "from": at * width, "to": (at + 1) * width,
+        {"edge": labels[number], "from": at * width, "to": (at + 1) * width,
          "rate": 100 * share, "told": f"{100 * share:.2f} %"}
-        for worker in workers[:MOST_EDGES]
+        for number, worker in enumerate(workers[:MOST_EDGES])
         for at, share in enumerate(worker["kv_share"][:MOST_BINS])
     ]  # fmt: skip
     left = len(document["workers"]) - min(len(workers), MOST_EDGES)
@@ -110,16 +112,23 @@ def occupancy_figures(document: Document) -> Figure | None:
     return Figure(name="occupancy", title=f"KV {unit} held over time", unit=f"% of {unit}", rows=rows, notes=notes)
 
 
+def _worker_labels(workers: list[Document]) -> dict[int, str]:
+    """Phase and devices of each worker, no two alike."""
+    told = {at: f"{worker['phase']} {several(worker['device'].split(','))}" for at, worker in enumerate(workers)}
+    return distinct(told, 60)
+
+
 def workers_figures(document: Document) -> Figure | None:
     """How much of the time each worker computed, and how much of its KV memory was taken at most."""
     found = document["workers"]
     rows: list[Row] = []
-    for worker in found[:MOST_WORKERS]:
+    labels = _worker_labels(found[:MOST_WORKERS])
+    for number, worker in enumerate(found[:MOST_WORKERS]):
         unit, room, held = kept(worker)
         peak = held / room if room and held is not None else None
         for what, share in (("busy", worker["busy"]), (f"KV {unit} at most", peak)):
             if share is not None:
-                rows.append({"worker": cut(f"{worker['phase']} {worker['device']}", 40), "what": what,
+                rows.append({"worker": labels[number], "what": what,
                              "percent": 100 * share, "told": f"{100 * share:.1f} %"})  # fmt: skip
     left = len(found) - MOST_WORKERS
     return Figure(name="workers", title="Workers", unit="%", rows=rows,
@@ -134,8 +143,9 @@ def pareto_figures(document: Document) -> Figure | None:
     cases = {row["case"]: row for row in document["rows"]}
     rows: list[Row] = []
     without = 0
-    for group in document["groups"][:MOST_GROUPS]:
-        asked = ", ".join(f"{name.split('.')[-1]} {dumped(value)}" for name, value in group["asked"].items())
+    groups = document["groups"][:MOST_GROUPS]
+    labels = distinct({at: _asked(group) or "all cases" for at, group in enumerate(groups)}, 60)
+    for number, group in enumerate(groups):
         for case in group["members"]:
             x, y = (_value(cases[case], figure) for figure in objectives)
             if x is None or y is None:
@@ -143,7 +153,7 @@ def pareto_figures(document: Document) -> Figure | None:
                 continue
             met = (cases[case].get("slo") or {}).get("met")
             rows.append(
-                {"demand": cut(asked or "all cases", 60), "case": case, "x": x, "y": y,
+                {"demand": labels[number], "case": case, "x": x, "y": y,
                  "front": bool(cases[case]["pareto"]),
                  "slo": "no SLO judged" if met is None else "SLO kept" if met else "SLO missed"}
             )  # fmt: skip
@@ -155,6 +165,10 @@ def pareto_figures(document: Document) -> Figure | None:
     notes += [f"{left} more demands"] if left > 0 else []
     told = [_heading(entry) for entry in document["objectives"][:2]]
     return Figure(name="pareto", title="Cases over two objectives", unit="\n".join(told), rows=rows, notes=notes)
+
+
+def _asked(group: Document) -> str:
+    return ", ".join(f"{name.split('.')[-1]} {dumped(value)}" for name, value in group["asked"].items())
 
 
 def _value(row: Document, figure: str) -> float | None:

@@ -40,7 +40,7 @@ WIDTH = 560
 FONT = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
 _CONFIG = {
     "font": FONT, "background": "#ffffff", "view": {"stroke": None},
-    "axis": {"labelLimit": 420, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
+    "axis": {"labelLimit": 560, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
     "legend": {"orient": "bottom", "labelFontSize": 11, "title": None, "symbolLimit": 0, "labelLimit": 300,
                "symbolOpacity": 1},
     "header": {"labelFontSize": 12, "labelFontWeight": "bold", "labelLimit": 560, "title": None},
