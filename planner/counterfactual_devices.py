@@ -17,6 +17,7 @@ from planner.admit import Admission, Ask
 from planner.counterfactual import SHORT, Change, Found, accepted
 from planner.counterfactual_screen import MOST_TOLD, ShapedScreen, Time, classes_for, screen_of, shapes_of
 from planner.place.classes import FleetClasses
+from planner.shared_memory import cards_beside_slices
 
 MOST_CLASSES = 2_000
 """Classes of devices that are screened; a fleet with more has too little symmetry, and that is told."""
@@ -51,6 +52,26 @@ def one_device(admission: Admission) -> Found:
     return Found(changes=tuple(_change(admission.ask, phase, name) for phase, name in ways))
 
 
+def apart(admission: Admission) -> Iterator[Change]:
+    """Of a card and its slice, one phase on the roomiest device beside the other; else both on one of the two.
+
+    What is short there is short still: this mends that both would be filled, and no more.
+    """
+    ask, placed = admission.ask, admission.ask.placement
+    if not cards_beside_slices(ask.fleet, placed.devices):
+        return
+    roomy = sorted(
+        (d for d in ask.fleet.devices if d.id not in placed.devices), key=lambda d: -(d.memory.capacity.value or 0)
+    )
+    for phase in _BY_PREFERENCE:
+        ranks = range(len(placed.ranks(phase)))
+        for prefill, decode in (_ends(placed, phase, rank, device.id) for device in roomy for rank in ranks):
+            if not cards_beside_slices(ask.fleet, [*prefill.split(","), *decode.split(",")]):
+                yield _change(ask, phase, prefill if phase == "prefill" else decode)
+                break
+    yield from one_device(admission)
+
+
 def _ranks_to_move(admission: Admission, phase: str) -> Iterable[int]:
     """The ranks of a phase whose move alone could help: whatever is short by itself must move."""
     # What lies in one memory with others may be short for their sake.
@@ -71,7 +92,7 @@ def _best(admission: Admission, ranks: list[tuple[str, int]]) -> Found:
     able = [move for move in moves if _has_room(screen, classes, move)]
     of: list[tuple[Time, int, int, _Move]] = []
     for move in able[:MOST_CLASSES]:
-        found = screen.pair(*_ends(ask.placement, move, classes.symmetry.names[move.number]))
+        found = screen.pair(*_ends(ask.placement, move.phase, move.rank, classes.symmetry.names[move.number]))
         if found.verdict in goal:
             time = found.handoff and found.handoff.seconds
             of.append(((time is None, time or 0), _BY_PREFERENCE.index(move.phase), move.number, move))
@@ -105,14 +126,15 @@ def _has_room(screen: ShapedScreen, classes: FleetClasses, move: _Move) -> bool:
     return screen.is_whole or not screen.site(classes.symmetry.names[move.number], move.phase, move.rank).errors
 
 
-def _ends(placed: Placement, move: _Move, name: str) -> tuple[str, str]:
-    ranks = {phase: list(placed.ranks(phase)) for phase in PHASES}
-    ranks[move.phase][move.rank] = name
+def _ends(placed: Placement, phase: str, rank: int, name: str) -> tuple[str, str]:
+    """(prefill, decode) with this device as that rank."""
+    ranks = {each: list(placed.ranks(each)) for each in PHASES}
+    ranks[phase][rank] = name
     return ",".join(ranks["prefill"]), ",".join(ranks["decode"])
 
 
 def _told(ask: Ask, name: str, move: _Move) -> Change:
-    ends = dict(zip(PHASES, _ends(ask.placement, move, name), strict=True))
+    ends = dict(zip(PHASES, _ends(ask.placement, move.phase, move.rank, name), strict=True))
     change = _change(ask, move.phase, ends[move.phase])
     return change if move.alike == 1 else replace(change, document=change.document | {"alike": move.alike})
 

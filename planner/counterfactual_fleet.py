@@ -43,6 +43,7 @@ def capacities(admission: Admission) -> Iterator[Change]:
     if not needed:
         return
     ask = admission.ask
+    needed = _agreeing(ask.fleet, needed)
     held = {d.capacity_field: d.memory.capacity.value for d in ask.fleet.devices}
     changes = [{"field": f, "from": f"{held[f]} B", "to": f"{to} B"} for f, to in sorted(needed.items())]
     yield Change(document=joined(changes), ask=replace(ask, fleet=_with_capacities(ask.fleet, needed)))
@@ -94,6 +95,46 @@ def _with_capacities(fleet: Fleet, capacity: dict[str, int]) -> Fleet:
         return replace(device, memories=memories)
 
     return replace(fleet, devices=tuple(changed(d) for d in fleet.devices), digest="")
+
+
+def _agreeing(fleet: Fleet, needed: dict[str, int]) -> dict[str, int]:
+    """The same with what a fleet must agree on: one size of a memory in all devices that lie in it, and a card that is
+    no smaller than its slices together. A card may lie in a memory that others lie in too, so it is looked at again.
+    """
+    for _ in range(_ROUNDS if needed else 0):
+        more = _of_cards(fleet, _of_pools(fleet, needed))
+        if more == needed:
+            break
+        needed = more
+    return needed
+
+
+_ROUNDS = 4
+"""A memory, a card of it, the memory again: more follow from a file that contradicts itself."""
+
+
+def _of_pools(fleet: Fleet, needed: dict[str, int]) -> dict[str, int]:
+    more, pools = dict(needed), dict[str, int]()
+    lying = [(d.memory.physical, d.capacity_field) for d in fleet.devices if d.memory.physical is not None]
+    for name, field in lying:
+        pools[name] = max(pools.get(name, 0), needed.get(field, 0))
+    for name, field in lying:
+        if pools[name]:
+            more[field] = max(more.get(field, 0), pools[name])
+    return more
+
+
+def _of_cards(fleet: Fleet, needed: dict[str, int]) -> dict[str, int]:
+    more, parts = dict(needed), dict[str, int]()
+    size = {d.id: needed.get(d.capacity_field, d.memory.capacity.value) for d in fleet.devices}
+    for device in fleet.devices:
+        if device.parent is not None:
+            parts[device.parent] = parts.get(device.parent, 0) + (size[device.id] or 0)
+    for name, held in parts.items():
+        card, has = fleet.device(name), size.get(name)
+        if card is not None and has is not None and has < held:
+            more[card.capacity_field] = held
+    return more
 
 
 def _policy(value: int) -> Quantity:
@@ -148,7 +189,8 @@ def peer_access(admission: Admission) -> Iterator[Change]:
 def released(admission: Admission) -> Iterator[Change]:
     """The most that others may hold on the devices that are short of what is free: all of them together."""
     ask = admission.ask
-    short = {reason.device for reason in admission.reasons if reason.code in ("EXCEEDS_FREE", "EXCEEDS_BUDGET")}
+    codes = ("EXCEEDS_FREE", "EXCEEDS_BUDGET", "EXCEEDS_SHARED_MEMORY")
+    short = {reason.device for reason in admission.reasons if reason.code in codes}
     held = {device.id for device in ask.fleet.devices if device.id in short and device.in_use}
     most = {name: each for name, each in _most_in_use(admission).items() if name in held and each is not None}
     if held and len(most) == len(held):
@@ -157,34 +199,65 @@ def released(admission: Admission) -> Iterator[Change]:
 
 
 def _most_in_use(admission: Admission) -> dict[str, int | None]:
-    """What others may hold at most of each device of the plan; None where it would not fit an idle one."""
-    ask, found = admission.ask, dict[str, int | None]()
-    for footprint in () if admission.prediction is None else admission.prediction.footprints:
+    """What others may hold at most of each device of the plan; None where it would not fit an idle one.
+
+    What others hold of a memory that several devices lie in is the memory's: the least that any of them, and all
+    together, leave.
+    """
+    ask, prediction = admission.ask, admission.prediction
+    footprints = () if prediction is None else prediction.footprints
+    found, pools = dict[str, int | None](), dict[str, list[int | None]]()
+    caches = {f.arena: cache_bytes(f) for f in footprints}
+    for footprint in footprints:
         device = None if footprint.device is None else ask.fleet.device(footprint.device)
         capacity = None if device is None else device.memory.capacity.value
-        if device is None or capacity is None:
-            continue
-        shares = device.memory.physical is not None  # what others hold of it is the memory's, not the device's
-        terms = terms_of(ask, device)
-        found[device.id] = 0 if shares else most_in_use(capacity, footprint.total_bytes, cache_bytes(footprint), terms)
+        if device is not None and capacity is not None:
+            most = most_in_use(capacity, footprint.total_bytes, caches[footprint.arena], terms_of(ask, device))
+            found[device.id] = most
+            pools.setdefault(device.memory.physical or "", []).append(most)
+    for shared in shared_memories(ask.fleet, footprints):
+        sizes = [d.memory.capacity.value for name in shared.devices if (d := ask.fleet.device(name)) is not None]
+        cache = sum(caches[name] for name in shared.devices)
+        known = [size for size in sizes if size is not None]
+        if known:
+            pools[shared.physical].append(most_in_use(min(known), shared.total_bytes, cache, terms_of(ask, None)))
+    for name in found:
+        device = ask.fleet.device(name)
+        if device is not None and device.memory.physical is not None:
+            left = pools[device.memory.physical]
+            found[name] = None if None in left else min(each for each in left if each is not None)
     return found
 
 
 def _in_use_parts(fleet: Fleet, most: dict[str, int]) -> list[dict[str, Any]]:
-    """One statement a device, each given beside the texts that are there."""
-    was = {device.id: device.in_use for device in fleet.devices}
+    """One statement a device, each given beside the texts that are there; of devices in one memory the first has all
+    of it, and the others nothing.
+    """
+    told: dict[str, tuple[int | None, int]] = {}
+    pools = {d.memory.physical: most[d.id] for d in fleet.devices if d.memory.physical is not None and d.id in most}
+    for device in fleet.devices:
+        if device.memory.physical in pools:
+            told[device.id] = (device.in_use, pools[device.memory.physical])
+            pools[device.memory.physical] = 0
+        elif device.id in most:
+            told[device.id] = (device.in_use, most[device.id])
     return [
         {
-            "flag": "--in-use", "from": None if was[name] is None else f"{name}={was[name]} B",
-            "to": f"{name}={nbytes} B", "beside": True,
+            "flag": "--in-use", "from": None if was is None else f"{name}={was} B", "to": f"{name}={nbytes} B",
+            "beside": True,
         }
-        for name, nbytes in sorted(most.items())
+        for name, (was, nbytes) in sorted(told.items())
     ]  # fmt: skip
 
 
 def _with_in_use(fleet: Fleet, most: dict[str, int]) -> Fleet:
-    devices = tuple(replace(d, in_use=most[d.id]) if d.id in most else d for d in fleet.devices)
-    return replace(fleet, devices=devices, digest="")
+    pools = {d.memory.physical: most[d.id] for d in fleet.devices if d.memory.physical is not None and d.id in most}
+    held = {
+        d.id: d.in_use if d.memory.physical is None else pools.get(d.memory.physical, d.in_use) for d in fleet.devices
+    }
+    return replace(
+        fleet, devices=tuple(replace(d, in_use=most.get(d.id, held[d.id])) for d in fleet.devices), digest=""
+    )
 
 
 def unknowns(admission: Admission) -> Iterator[Change]:
@@ -193,15 +266,17 @@ def unknowns(admission: Admission) -> Iterator[Change]:
     matter of choice.
     """
     ask = admission.ask
-    capacity = least_capacities(admission, ("CAPACITY_UNKNOWN",))
+    capacity = _agreeing(ask.fleet, least_capacities(admission, ("CAPACITY_UNKNOWN",)))
     if capacity:
+        held = {d.capacity_field: d.memory.capacity.value for d in ask.fleet.devices}
         changes = [
-            {"field": f, "from": None, "to": f"{to} B", "unknown": True} for f, to in sorted(capacity.items())
-        ]  # fmt: skip
+            {"field": f, "from": None if held[f] is None else f"{held[f]} B", "to": f"{to} B", "unknown": True}
+            for f, to in sorted(capacity.items())
+        ]
         yield Change(document=joined(changes), ask=replace(ask, fleet=_with_capacities(ask.fleet, capacity)))
-    held = [reason.device for reason in admission.reasons if reason.code == "IN_USE_UNKNOWN" and reason.device]
-    if held:
-        most = {name: each or 0 for name, each in _most_in_use(admission).items() if name in held}
+    unsaid = [reason.device for reason in admission.reasons if reason.code == "IN_USE_UNKNOWN" and reason.device]
+    if unsaid:
+        most = {name: each or 0 for name, each in _most_in_use(admission).items() if name in unsaid}
         parts = [part | {"unknown": True} for part in _in_use_parts(ask.fleet, most)]
         yield Change(document=joined(parts), ask=replace(ask, fleet=_with_in_use(ask.fleet, most)))
     links = _unknown_links(admission)

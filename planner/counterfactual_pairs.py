@@ -32,6 +32,7 @@ from planner.counterfactual import (
     roles,
     with_batch,
 )
+from planner.counterfactual_devices import apart
 from planner.counterfactual_fleet import host_return, links, peer_access, pools
 from planner.request import resolve, with_passes
 
@@ -275,5 +276,5 @@ def _both_devices(admission: Admission, goal: Goal) -> Iterator[Pair]:
 
 _CHOICES: tuple[tuple[str, Callable[[Admission], Iterable[Change]]], ...] = (
     ("swapped roles", roles), ("pinned pool", pools), ("host links", host_return), ("links", links),
-    ("direct route", peer_access),
+    ("direct route", peer_access), ("card or slice", apart),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from planner import counterfactual_fleet as fleet
 from planner.admit import Admission, admit
 from planner.counterfactual import Change, Found, Source, accepted, is_mended, joined, parts_of
 from planner.counterfactual_degree import degree, stages
-from planner.counterfactual_devices import one_device, other_devices
+from planner.counterfactual_devices import apart, one_device, other_devices
 from planner.counterfactual_pairs import pairs
 from planner.counterfactual_unread import Known, known_questions, resting_on
 from planner.fleet_patch import patch_of
@@ -77,16 +77,22 @@ def offered(admission: Admission) -> list[Change]:
 
 
 def _weighed(admission: Admission) -> tuple[tuple[Dimension, ...], list[Change]]:
+    """Every dimension, and what is told, each change of the fleet with what a program would do to it."""
+    weighed, changes = _searched(admission)
+    return _with_patches(admission, weighed), [_with_patch(admission, change) for change in changes]
+
+
+def _searched(admission: Admission) -> tuple[tuple[Dimension, ...], list[Change]]:
     """Every dimension, and what is told: where nothing but a figure of the fleet would do, pairs go before it."""
     if known := list(known_questions(admission)):
         return _on_known(known)
-    weighed = _with_patches(admission, dimensions(admission))
+    weighed = dimensions(admission)
     request = [each for each in weighed if each.name not in _FIGURES]
     if any(_admitted(request)):
         return weighed, [*_admitted(weighed)]
-    joint = _with_patches(admission, _pairs(admission))
+    joint = _pairs(admission)
     figures = [*_admitted(each for each in weighed if each.name in _FIGURES)]
-    together = () if figures else (_with_patch(admission, change) for change in _together(admission))
+    together = () if figures else _together(admission)
     return (*weighed, *joint), [*_admitted(joint), *figures, *together]
 
 
@@ -109,7 +115,7 @@ def _on_one(known: Known) -> tuple[tuple[Dimension, ...], list[Change]]:
     if admission.verdict != "refused":
         alone = Dimension(name=known.name, changes=(_settled(change),), why_none="")
         return (alone,), [*_admitted([alone])]
-    weighed, changes = _weighed(admission)
+    weighed, changes = _searched(admission)
     rows = (replace(each, changes=tuple(resting_on(change, one) for one in each.changes)) for each in weighed)
     alone = Dimension(name=known.name, changes=(), why_none=f"not alone: {request.why_refused(change.ask)}")
     return (alone, *rows), [resting_on(change, one) for one in changes]
@@ -217,7 +223,7 @@ def _together(admission: Admission) -> Iterator[Change]:
     documents: list[dict[str, Any]] = []
     for _ in range(_ROUNDS):
         links = (fleet.host_return, fleet.links) if admission.ask.fleet.format else (fleet.links,)
-        sources = (fleet.capacities, fleet.pools, *links, fleet.unknowns)
+        sources = (apart, fleet.capacities, fleet.pools, *links, fleet.unknowns)
         change = next((c for source in sources for c in source(admission)), None)
         if change is None:
             return

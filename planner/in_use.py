@@ -86,7 +86,9 @@ def _state(fleet: Fleet, stated: Sequence[Holding], held: dict[str, _Held]) -> I
         names = [each.device for each in stated]
         twice = next(name for name in names if names.count(name) > 1)
         raise DescriptionError.at(STATED, "", f"states the use of {twice} twice; keep one")
-    for name, holding in by_name.items():
+    before = {name: held[name].bytes for name in by_name}
+    parents = {device.id: device.parent for device in fleet.devices}
+    for name, holding in sorted(by_name.items(), key=lambda each: parents[each[0]] is None):  # slices before cards
         one = held[name]
         if one.sources and one.bytes != holding.bytes:
             was = "nothing that is known" if one.bytes is None else f"{one.bytes:,} B"
@@ -94,6 +96,27 @@ def _state(fleet: Fleet, stated: Sequence[Holding], held: dict[str, _Held]) -> I
         held[name] = _Held(holding.bytes, [STATED])
         for part in (d for d in fleet.devices if d.parent == name and not held[d.id].sources):
             _add(held[part.id], None if holding.bytes else 0, STATED)  # on which slice it lies is not said
+    slices: dict[str, list[str]] = {}
+    for each, parent in parents.items():
+        if parent is not None and each in by_name:
+            slices.setdefault(parent, []).append(each)
+    for card, own in slices.items():
+        parts = sum(by_name[each].bytes or 0 for each in own)
+        if card not in by_name:
+            _state_slices(held[card], [(before[each], by_name[each].bytes or 0) for each in own])
+        elif parts > (by_name[card].bytes or 0):
+            yield f"{card} is stated to hold less than its slices, {', '.join(own)}: {parts:,} B"
+
+
+def _state_slices(card: _Held, slices: Sequence[tuple[int | None, int]]) -> None:
+    """What is stated of slices lies on their card too: in place of what was known of each, as (before, stated).
+
+    What a text says of the card alone may be theirs: it holds no less than is stated of them.
+    """
+    card.sources.append(STATED)
+    if card.bytes is not None:
+        card.bytes += sum(stated - known for known, stated in slices if known is not None)
+        card.bytes = max(card.bytes, sum(stated for _, stated in slices))
 
 
 class _Finder:

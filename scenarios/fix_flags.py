@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.placement import PHASES, Placement
+from planner.counterfactual import joined, parts_of
 
 Document = dict[str, Any]
 _NAMES = ("tp", "pp")
@@ -16,10 +17,8 @@ def with_degrees(fix: Document, placed: Placement, stated: Mapping[str, int]) ->
 
     A flag that has to go, because the phases are no longer divided alike, is told as `to: null`.
     """
-    parts: list[Document] = [
-        {name: value for name, value in fix.items() if name not in ("and", "patch")},
-        *fix.get("and", []),
-    ]
+    patch: Document = {"patch": fix["patch"]} if "patch" in fix else {}
+    parts = parts_of({name: value for name, value in fix.items() if name != "patch"})
     flags = {part["flag"]: part["to"] for part in parts if "flag" in part}
     degrees = {f"--{name}" for name in _NAMES} | {f"--{phase}-{name}" for phase in PHASES for name in _NAMES}
     if not stated or not ({*degrees, *(f"--{phase}" for phase in PHASES)} & set(flags)):
@@ -29,9 +28,13 @@ def with_degrees(fix: Document, placed: Placement, stated: Mapping[str, int]) ->
     more: list[Document] = []
     for at, name in enumerate(_NAMES):
         more += _flags_of(name, [shapes[phase][at] for phase in PHASES], stated)
-    listed = [*more, *kept]
-    patch: Document = {"patch": fix["patch"]} if "patch" in fix else {}
-    return {**listed[0]} | ({"and": listed[1:]} if len(listed) > 1 else {}) | patch
+    return joined([*more, *kept]) | patch
+
+
+def in_words(fix: Document, flags: Mapping[str, str]) -> Document:
+    """The change with these flags (by the name that a change gives them) called as the question calls them."""
+    parts = [part | ({"flag": flags[part["flag"]]} if part.get("flag") in flags else {}) for part in parts_of(fix)]
+    return joined(parts)
 
 
 def _shape(phase: str, flags: Mapping[str, Any], placed: Placement) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def _named(
         tp, pp = degrees[phase]
         count = (tp or 1) * (pp or 1)
         taken = set((named[other] or "").split(","))
-        free = [name for name in order if name not in taken]
+        free = _free(fleet, order, taken)
         if count == 1:
             named[phase] = free[0] if free else (named[other] or order[0]).split(",")[0]
         elif len(free) < count:
@@ -96,6 +96,24 @@ def _named(
             named[phase] = ",".join(free[:count])
         defaults.append(f"{phase}: {named[phase]} (first free device{'s' if count > 1 else ''} of the fleet)")
     return {phase: name for phase, name in named.items() if name is not None}
+
+
+def _free(fleet: Fleet, order: list[str], taken: set[str]) -> list[str]:
+    """Devices that nothing is on; of a card and its slices, which lie in the same bytes, not both."""
+    cards = {device.id: device.parent for device in fleet.devices}
+    whole = {name for name in taken if cards.get(name) is None}
+    cut = {card for name in taken if (card := cards.get(name)) is not None}
+    free = []
+    for name in order:
+        card = cards[name]
+        if name in taken or (name in cut if card is None else card in whole):
+            continue
+        free.append(name)
+        if card is None:
+            whole.add(name)
+        else:
+            cut.add(card)
+    return free
 
 
 def _with_degrees(wanted: Wanted, placement: Placement, degrees: dict[str, tuple[int | None, int | None]]) -> Placement:

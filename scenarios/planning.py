@@ -9,7 +9,6 @@ from planner.admit import Admission, admit
 from planner.plan import plan_document
 from planner.program import dispatches_per_pass
 from scenarios.documents import plan_id
-from scenarios.fix_flags import with_degrees
 from scenarios.limits import plan_limits
 from scenarios.wanted import Prepared
 
@@ -110,7 +109,10 @@ def _clamped(admission: Admission) -> list[str]:
 
 def _changed(fix: dict[str, Any], prepared: Prepared) -> dict[str, Any]:
     """A change in the flags of this very question."""
-    return _pinned(with_degrees(fix, prepared.ask.placement, prepared.degrees), prepared)
+    from scenarios.fix_flags import in_words, with_degrees
+
+    told = _pinned(with_degrees(fix, prepared.ask.placement, prepared.degrees), prepared)
+    return told if prepared.sequences is None else in_words(told, {"--batch": "--max-sequences"})
 
 
 def _pinned(fix: dict[str, Any], prepared: Prepared) -> dict[str, Any]:

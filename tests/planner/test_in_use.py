@@ -305,6 +305,42 @@ def test_devices_in_one_memory_share_what_is_in_use() -> None:
     assert used(found) == {"gpu:0": 700, "gpu:1": 700}
 
 
+def sliced() -> Fleet:
+    """A card with two slices."""
+    made = fleet()
+    more: dict[str, Any] = {"parent": "gpu:0", "pci": None, "index": None}
+    slices = (replace(made.devices[1], id=name, uuid=f"MIG-{name}", **more) for name in ("gpu:0/gi=7", "gpu:0/mig"))
+    return replace(made, devices=(made.devices[0], *slices))
+
+
+@pytest.mark.parametrize(
+    ("words", "card", "ids", "mig"),
+    [
+        (("gpu:0/mig=300B",), 300, 0, 300),
+        (("gpu:0/mig=300B", "gpu:0/gi=7=40B"), 340, 40, 300),
+        (("gpu:0=900B", "gpu:0/mig=300B"), 900, None, 300),
+        (("gpu:0=0B",), 0, 0, 0),
+    ],
+)
+def test_what_is_stated_of_a_slice_lies_on_its_card(
+    words: tuple[str, ...], card: int, ids: int | None, mig: int
+) -> None:  # fmt: skip
+    found, _ = with_in_use(sliced(), stated(*words))
+    assert used(found) == {"gpu:0": card, "gpu:0/gi=7": ids, "gpu:0/mig": mig}
+
+
+def test_what_is_stated_of_a_slice_stands_in_place_of_what_a_text_put_on_its_card_for_it() -> None:
+    texts = [plan_of(500, device="gpu:0/mig"), plan_of(60, device="gpu:0/gi=7", ident="2" * 64)]
+    assert used(with_in_use(sliced(), [*texts, *stated("gpu:0/mig=100B")])[0])["gpu:0"] == 160
+    of_card = [plan_of(700)]  # which slice it lies on is not said: it may be what is stated of them
+    assert used(with_in_use(sliced(), [*of_card, *stated("gpu:0/mig=100B")])[0])["gpu:0"] == 700
+    assert used(with_in_use(sliced(), [*of_card, *stated("gpu:0/mig=900B")])[0])["gpu:0"] == 900
+    unknown = [smi("0, [N/A]", header="index, memory.used [MiB]")]
+    assert used(with_in_use(sliced(), [*unknown, *stated("gpu:0/mig=100B")])[0])["gpu:0"] is None
+    _, told = with_in_use(sliced(), stated("gpu:0=1B", "gpu:0/mig=3B", "gpu:0/gi=7=4B"))
+    assert told == ("gpu:0 is stated to hold less than its slices, gpu:0/gi=7, gpu:0/mig: 7 B",)
+
+
 def test_use_of_a_card_leaves_its_slices_unknown_and_use_of_a_slice_is_the_cards() -> None:
     made = fleet()
     part = replace(made.devices[1], id="gpu:0/mig", parent="gpu:0", uuid="MIG-1", pci=None, index=None)
@@ -314,7 +350,7 @@ def test_use_of_a_card_leaves_its_slices_unknown_and_use_of_a_slice_is_the_cards
 
 
 def stated(*words: str) -> list[InUse]:
-    found = [read_stated(word, {"gpu:0", "gpu:1"}) for word in words]
+    found = [read_stated(word, {"gpu:0", "gpu:1", "gpu:0/mig", "gpu:0/gi=7"}) for word in words]
     return [each for each in found if each is not None]
 
 

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from fleet.errors import DescriptionError
 from fleet.machine import Budget, Fleet
 from fleet.placement import Placement
+from fleet.readers.in_use import read_stated
 from planner.admit import Admission, Ask, admit
-from planner.fixes import explain_refusal
+from planner.counterfactual import parts_of
+from planner.fixes import counterfactuals, explain_refusal
+from planner.in_use import with_in_use
 from planner.request import Request
 from scenarios.plan_agrees import check_plan
 from scenarios.shapes import Sink
@@ -46,6 +49,29 @@ def codes(admission: Admission) -> list[str]:
 def total(admission: Admission) -> int:
     assert admission.prediction is not None
     return sum(footprint.total_bytes for footprint in admission.prediction.footprints)
+
+
+@pytest.mark.parametrize("reserve", [0, 5_000])
+@pytest.mark.parametrize("decode", ["gpu:1", "gpu:0"])
+def test_the_most_that_others_may_hold_of_one_memory_is_told_to_the_byte(reserve: int, decode: str) -> None:
+    placed = Placement(prefill="gpu:0", decode=decode)
+    both = total(verdict(uma(2**30), placed))
+    most = 2**23 * 9 // 10 - reserve - both
+    held = {"gpu:0": most, "gpu:1": 1}
+
+    def answered(statements: dict[str, int]) -> Admission:
+        readings = [read_stated(f"{name}={size} B", set(held)) for name, size in statements.items()]
+        made, _ = with_in_use(uma(2**23, reserve=reserve), [each for each in readings if each is not None])
+        return verdict(made, placed)
+
+    refused = answered(held)
+    assert refused.verdict == "refused"
+    _, _, table = counterfactuals(refused)
+    [change] = [row["change"] for row in table if row["dimension"] == "in use"]
+    told = {name: int(size.split()[0]) for name, size in (part["to"].split("=") for part in parts_of(change))}
+    assert told == {"gpu:0": most, "gpu:1": 0}
+    assert answered(told).verdict == "admitted"
+    assert answered(told | {"gpu:1": 1}).verdict == "refused"
 
 
 def test_two_devices_in_one_memory_are_refused_when_only_each_by_itself_fits() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.command_line import Ask, Document, asker, fleet, write_json
 from tests.scenarios.test_commands_fixes import ASKED, REFUSED, in_one_memory
+from tests.scenarios.test_commands_unread import WINDOWS
 
 SHARED = Path("../shared/data/topology")
 
@@ -121,6 +122,65 @@ def test_a_fix_of_a_foreign_text_is_a_patch_of_what_it_shows(
         pytest.skip(f"the shared topology text {text} is not here")  # of others: read where it lies, not copied
     _, count = apply_all(ask, tmp_path, str(path), ASKED | {"--batch": batch}, more)
     assert count
+
+
+@pytest.mark.parametrize("peer", ["direct", "unknown"])
+def test_a_change_of_the_fleet_beside_an_unread_engine_is_a_patch(peer: str, tmp_path: Path, ask: Ask) -> None:
+    model = str(write_json(tmp_path / "config.json", WINDOWS))
+    path = write_json(tmp_path / "fleet.yaml", fleet(["100 KiB", "100 KiB"], peer=peer))
+    flags = {"--model": model, "--engine": "mooncake", "--prompt-tokens": "97", "--new-tokens": "2"}
+    plan, count = apply_all(ask, tmp_path, path, flags, [])
+    assert count
+    assert any(row["change"] and row["dimension"] == "capacity" for row in plan["counterfactuals"])
+
+
+def test_the_exact_engine_and_a_stated_way_are_told_with_a_patch(tmp_path: Path, ask: Ask) -> None:
+    model = str(write_json(tmp_path / "config.json", WINDOWS))
+    asked = {"--model": model, "--engine": "trtllm", "--block-size": "64", "--prompt-tokens": "65"}
+    flags = asked | {"--new-tokens": "2", "--batch": "64"}
+    idle = write_json(tmp_path / "large.yaml", fleet("1 GiB", peer="direct"))
+    words = [
+        part for flag, value in (flags | {"--engine": "exact", "--block-size": "1"}).items() for part in (flag, value)
+    ]
+    needed = ask("admit", "--fleet", idle, *words, "-o", "json").document["memory"]
+    size = max(each["total_bytes"] for each in needed if each["device"].startswith("gpu"))
+    path = write_json(tmp_path / "fleet.yaml", fleet(f"{size} B", peer="unknown"))
+    _, count = apply_all(ask, tmp_path, path, flags | {"--block-size": "128"}, [])
+    assert count
+
+
+@pytest.mark.parametrize("third", [[], ["64 MiB"]])
+def test_a_card_and_its_slice_that_are_both_too_small_are_told_apart_with_what_is_short(
+    third: list[str], tmp_path: Path, ask: Ask
+) -> None:
+    described = fleet(["200 KiB", "100 KiB", *third])
+    described["devices"][1]["parent"] = "gpu:0"
+    path = write_json(tmp_path / "fleet.yaml", described)
+    placed = {"--prefill": "gpu:0", "--decode": "gpu:1"}
+    plan, count = apply_all(ask, tmp_path, path, ASKED | placed, [])
+    assert {"CARD_AND_SLICE", "EXCEEDS_CAPACITY"} <= {reason["code"] for reason in plan["reasons"]}
+    assert count
+    chosen = ask("admit", "--fleet", path, "--batch", "99", "-o", "json").document["placement"]
+    assert chosen == {"prefill": "gpu:0", "decode": "gpu:2" if third else "gpu:0"}  # never a card beside its slice
+
+
+def test_a_slice_is_not_made_larger_than_its_card_nor_a_memory_two_sizes(tmp_path: Path, ask: Ask) -> None:
+    described = fleet(["200 KiB", "100 KiB", "64 MiB", "200 KiB"])
+    described["devices"][1]["parent"] = "gpu:0"
+    for number in (0, 3):
+        described["devices"][number]["memories"][0] |= {"shared": "true", "physical": "pool"}
+    path = write_json(tmp_path / "fleet.yaml", described)
+    for name in ("gpu:1", "gpu:3"):
+        plan, _ = apply_all(ask, tmp_path, path, ASKED | {"--prefill": "gpu:2", "--decode": name}, [])
+        [row] = [each for each in plan["counterfactuals"] if each["dimension"] == "capacity"]
+        assert {part["field"].split(".")[0] for part in parts(row["change"])} >= {"devices[0]", "devices[3]"}
+
+
+def test_sequences_are_told_by_the_word_that_was_given(tmp_path: Path, ask: Ask) -> None:
+    path = write_json(tmp_path / "fleet.yaml", fleet("2 MiB"))
+    plan, _ = apply_all(ask, tmp_path, path, ASKED | {"--max-sequences": "64"}, [])
+    [row] = [each for each in plan["counterfactuals"] if each["dimension"] == "sequences"]
+    assert (row["change"]["flag"], row["change"]["to"]) == ("--max-sequences", plan["sequences"]["fit"])
 
 
 def test_stated_degrees_are_changed_or_left_out_with_the_devices(tmp_path: Path, ask: Ask) -> None:

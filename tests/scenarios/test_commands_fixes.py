@@ -92,7 +92,9 @@ REFUSED: dict[str, tuple[Document, dict[str, str], set[str], str]] = {
     "passes": (fleet("1150 KiB"), {"--steps": "250"}, {"EXCEEDS_CAPACITY"}, "--steps"),
     "new tokens": (fleet("1150 KiB"), {"--new-tokens": "200"}, {"EXCEEDS_CAPACITY"}, "--new-tokens"),
     "one memory of two devices": (in_one_memory("1500 KiB"), {}, {"EXCEEDS_SHARED_MEMORY"}, "--weights-dtype"),
-    "a card and its slice": (sliced(), {}, {"CARD_AND_SLICE"}, "--"),
+    "a card and its slice": (
+        sliced(), {"--prefill": "gpu:0", "--decode": "gpu:0/mig"}, {"CARD_AND_SLICE"}, "--",
+    ),
     "the pinned pool": (fleet(peer="staged", pool="32 B"), {}, {"PINNED_POOL_TOO_SMALL"}, "--kv-dtype"),
     "what others hold": (fleet("64 MiB"), {"--in-use": IN_USE}, {"EXCEEDS_FREE"}, "--weights-dtype"),
     "a pool for no type": (fleet(peer="staged", pool="16 B"), {}, {"PINNED_POOL_TOO_SMALL"}, "hosts[0]"),

@@ -40,7 +40,7 @@ def test_the_largest_number_of_sequences_is_admitted_and_the_next_one_refused(as
     short = refused.document["sequences"]["short"]
     assert {each["device"] for each in short} == {"gpu:0", "gpu:1"}
     assert short[0]["shortfall_bytes"] == refused.document["reasons"][0]["shortfall_bytes"]
-    assert refused.document["reasons"][0]["fix"] == {"flag": "--batch", "from": fit + 1, "to": fit}
+    assert refused.document["reasons"][0]["fix"] == {"flag": "--max-sequences", "from": fit + 1, "to": fit}
 
 
 def test_sequences_are_told_in_one_line(ask: Ask, described: Path) -> None:
