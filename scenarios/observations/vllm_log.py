@@ -34,7 +34,7 @@ _INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,60})=\{([^{}]{0,4000})\}")
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_ ()/.-]{0,60})=")
 _WRITTEN = "Num failed recvs="
 _CUT = re.compile(r"Avg [A-Za-z]{1,3} per transfer=[0-9.]+$")
-_FAILED = re.compile(r"Num failed transfers=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])")
+_FAILED = re.compile(r"Num failed (?:transfers|recvs)=([0-9A-Za-z.+-]{1,64}+)(?!,[0-9])")
 _UNIT = re.compile(r"Avg ([A-Za-z]{1,8}) per transfer=")
 _SIZES = {"MB": MIB, "KiB": 1 << 10, "MiB": MIB, "GiB": 1 << 30}
 """MB is 2^20 there; what a KB or GB of another version would be was not read."""
@@ -188,8 +188,7 @@ def _add(total: _Total, number: int, text: str, source: str, faults: list[Fault]
     try:
         count = _count(told["transfers"])
         size, time, pieces = (_times(told[name], name, count) for name in ("size", "time", "descriptors"))
-        failed = _FAILED.search(text)
-        if failed is not None:
+        for failed in _FAILED.finditer(text):
             total.failed = (total.failed or 0) + _count(failed)
     except ValueError as error:
         faults.append(Fault(source=source, field="", message=str(error), line=number, column=1))

@@ -106,6 +106,7 @@ def test_mooncake_under_vllm_writes_from_prefill_in_runs_of_blocks(tmp_path: Pat
     assert (reading.engine, seen.engine, seen.side, seen.requests_unknown) == ("mooncake", "mooncake", "prefill", True)
     assert whole(seen, "bytes") == (513_800_143, 513_804_337), "4 x (122.4995 to 122.5005) x 2^20"
     assert seen.descriptors is None
+    assert seen.failed == 2, "receives that failed are transfers that failed"
     assert "merges neighbouring blocks" in " ".join(reading.blind)
     mixed = fault(tmp_path, f"INFO 05-27 18:56:19 {MOONCAKE}\nINFO 05-27 18:56:29 {LINE}\n")
     assert "lines of NIXL's connector (2) and of Mooncake's (1): keep those of one" in mixed
