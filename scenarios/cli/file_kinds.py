@@ -10,7 +10,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any
 
@@ -146,8 +146,8 @@ _RECOGNISED: dict[str, Callable[[str], bool]] = {
 """By the readers' own signs, in the order of asking."""
 
 
-def kind_of_name(name: str) -> str | None:
-    """The kind of a shipped thing of that name; None where there is none, or a file of that name."""
+def kind_of_name(name: str, wanted: Collection[str] = ()) -> str | None:
+    """The kind of a shipped thing of that name, a wanted one first; None where there is none, or where a file is."""
     from fleet.catalog import catalog_names
     from fleet.checkpoints import SEEDED_NAME
     from fleet.checkpoints.shipped import shipped_model_file
@@ -165,4 +165,5 @@ def kind_of_name(name: str) -> str | None:
         "simulation-scenario": simulation_names,
         "sweep": sweep_names,
     }
-    return next((kind for kind, names in lists.items() if name in names()), None)
+    order = sorted(lists, key=lambda kind: kind not in wanted)
+    return next((kind for kind in order if name in lists[kind]()), None)

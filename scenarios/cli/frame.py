@@ -107,11 +107,7 @@ def command(app: typer.Typer, name: str, asks: Mapping[str, Any] | None = None) 
             try:
                 return function(STATE.console(**flags), **values)
             except DescriptionError as error:
-                from scenarios.cli.misplaced import told_shortly
-
-                asked = values | (values.get("asked") or {})
-                given = {each.name: (_flag(each), asked.get(each.name)) for each in own}
-                raise told_shortly(error, _called(function, name), given) from error
+                raise _told_shortly(error, _called(function, name), own, values) from error
 
         keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         call.__signature__ = inspect.Signature([*keyword_only, *common])  # type: ignore[attr-defined]
@@ -121,6 +117,16 @@ def command(app: typer.Typer, name: str, asks: Mapping[str, Any] | None = None) 
         return function
 
     return register
+
+
+def _told_shortly(
+    error: DescriptionError, command: str, own: Sequence[inspect.Parameter], values: Mapping[str, Any]
+) -> DescriptionError:
+    """The error, a file of another kind than is wanted told in one sentence."""
+    from scenarios.cli.misplaced import told_shortly
+
+    asked = {**values, **(values.get("asked") or {})}
+    return told_shortly(error, command, {each.name: (_flag(each), asked.get(each.name)) for each in own})
 
 
 def _called(function: Command, name: str) -> str:

@@ -104,7 +104,7 @@ def _paths(given: Given) -> Iterator[tuple[Parameter, str]]:
 def _misplaced(path: str, wanted: tuple[str, ...], subject: str, command: str, given: Given) -> Fault | None:
     """None where the file is of a wanted kind, or of a kind that nobody knows."""
     kind = kind_of_file(path)
-    kind = kind_of_name(path) if kind is None else kind
+    kind = kind_of_name(path, wanted) if kind is None else kind
     if kind is None or kind in wanted or ("fleet" in wanted and _is_shipped_fleet(path)):
         return None
     made = next((_HOW_TO_GET[each] for each in wanted if kind == "scenario" and each in _HOW_TO_GET), None)

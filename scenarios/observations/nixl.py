@@ -154,8 +154,8 @@ def _rise(scrapes: Scrapes, name: str, labels: Labels) -> Interval | None:
     return scrapes.rise(total if (total, labels) in scrapes.series else name, labels)
 
 
-def _evented(lines: Sequence[Line], source: str, version: str | None, unknown: list[str]) -> list[Observation]:
-    """Events of both directions; an event without its value is told, and what was dropped leaves sums unknown."""
+def _event_sums(lines: Sequence[Line], source: str) -> tuple[dict[str, int], dict[str, int]]:
+    """(sum, first line) of each event by its name. DescriptionError for events without their values."""
     sums: dict[str, int] = {}
     first: dict[str, int] = {}
     faults: list[Fault] = []
@@ -179,6 +179,12 @@ def _evented(lines: Sequence[Line], source: str, version: str | None, unknown: l
                 name = None
     if faults:
         raise DescriptionError(faults)
+    return sums, first
+
+
+def _evented(lines: Sequence[Line], source: str, version: str | None, unknown: list[str]) -> list[Observation]:
+    """Events of both directions; what was dropped leaves sums unknown."""
+    sums, first = _event_sums(lines, source)
     ways = [way for way in _WAYS if f"agent_{way}_bytes" in sums]
     if lost := sums.get(_DROPPED, 0):
         unknown.append(

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from scenarios.cli.__main__ import make_app
-from scenarios.cli.file_kinds import kind_of_file
+from scenarios.cli.file_kinds import kind_of_file, kind_of_name
 from scenarios.cli.kinds import in_words
 from scenarios.cli.misplaced import WANTED
 from tests.command_line import Ask, asker
@@ -177,6 +177,12 @@ def test_a_shipped_name_of_another_kind_is_told(files: Path, ask: Ask) -> None:
         "(simulate takes a simulation; a sweep names it as its base)\n"
     )
     assert "is a fleet; admit takes a scenario (give it with --fleet)" in ask("admit", "hgx-h100").err
+
+
+def test_a_name_of_two_shipped_things_is_what_is_wanted() -> None:
+    assert kind_of_name("gpu-and-cpu", ("fleet", "topology")) == "fleet"
+    assert kind_of_name("gpu-and-cpu", ("scenario",)) == "scenario"
+    assert kind_of_name("no-such-thing") is None
 
 
 def test_a_file_that_a_scenario_names_under_the_wrong_key_is_told(files: Path, ask: Ask) -> None:
