@@ -146,10 +146,18 @@ def _is_set(node: ast.AST, names: set[str]) -> bool:
     return isinstance(node, ast.Set | ast.SetComp) or (isinstance(node, ast.Name) and node.id in names)
 
 
-def _sets_of(scope: ast.AST) -> set[str]:
+def _scopes(node: ast.AST) -> list[ast.AST]:
+    """Functions, methods and the other statements of a module; what stands within a function is not apart."""
+    found: list[ast.AST] = []
+    for each in ast.iter_child_nodes(node):
+        found += _scopes(each) if isinstance(each, ast.ClassDef) else [each]
+    return found
+
+
+def _sets_of(nodes: list[ast.AST]) -> set[str]:
     """Names that are given nothing but sets within a function."""
     given: dict[str, list[bool]] = {}
-    for node in ast.walk(scope):
+    for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
@@ -159,8 +167,9 @@ def _sets_of(scope: ast.AST) -> set[str]:
 
 def _ordered_sets(scope: ast.AST) -> list[int]:
     """Lines on which the order of a set goes into a loop, a list, a dict or a text."""
-    names, free, found = _sets_of(scope), set(), []
-    for node in ast.walk(scope):
+    nodes = list(ast.walk(scope))
+    names, free, found = _sets_of(nodes), set(), []
+    for node in nodes:
         over: list[ast.expr] = []
         if isinstance(node, ast.Call) and not any(word.arg == "key" for word in node.keywords):
             free |= {id(each) for each in node.args if _called(node) in FREE_OF_ORDER}
@@ -182,8 +191,22 @@ def test_the_order_of_a_set_goes_nowhere() -> None:
     for package in ("fleet", "planner", "executor", "scenarios"):
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] or [tree]
-            lines = {line for scope in scopes for line in _ordered_sets(scope)}
+            lines = {line for scope in _scopes(tree) for line in _ordered_sets(scope)}
             name = str(path.relative_to(ROOT))
             told += [f"{name}:{line}" for line in sorted(lines) if name not in ANY_ORDER]
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("kept = tuple({a, b})", [1]),
+        ("def f(y):\n    x = set(y)\n    for z in x: g(z)", [3]),
+        ("class A:\n    def g(self, a, b):\n        return ','.join(a.keys() & b.keys())", [3]),
+        ("def f(raws):\n    return {raw: key(raw) for raw in set(raws)}", [2]),
+        ("def f(a, b):\n    return [*{a}, b]", [2]),
+        ("def f(a):\n    return sorted({*a}), len(set(a)), any(x for x in {1})", []),
+    ],
+)
+def test_an_order_that_is_kept_is_seen_and_one_that_is_lost_is_let_be(code: str, told: list[int]) -> None:
+    assert [line for scope in _scopes(ast.parse(code)) for line in _ordered_sets(scope)] == told
