@@ -85,6 +85,8 @@ def told_shortly(error: DescriptionError, command: str, given: Given) -> Descrip
     sources = {fault.source for fault in error.faults}
     told |= {name: fault for name, fault in _within(command, given) if name in sources and name not in told}
     faults = [told.get(_file_of(fault.source)) or _missing(fault) for fault in error.faults]
+    if any(_file_of(source) in told for source in sources):
+        faults += told.values()  # a reader stops at the first file that it cannot read
     return DescriptionError(dict.fromkeys(faults)) if faults != list(error.faults) else error
 
 
@@ -124,7 +126,7 @@ def _hint(kind: str, command: str, given: Given) -> str | None:
     """The option of this command that takes the kind, else what does."""
     for name, (flag, _) in given.items():
         kinds, _ = _OF_COMMAND.get((command, name)) or WANTED.get(name, ((), ""))
-        if kind in kinds and flag is not None:
+        if kind in kinds and flag is not None and (name, kind) != ("in_use", "plan"):
             return f"give it with {flag}"
     return TAKEN_BY.get(kind)
 

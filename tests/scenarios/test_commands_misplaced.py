@@ -165,6 +165,14 @@ def test_the_option_of_the_same_command_is_named_first(files: Path, ask: Ask) ->
     assert "(--model takes it)" in answer.err
 
 
+def test_all_files_of_another_kind_are_told_at_once(files: Path, ask: Ask) -> None:
+    lines = ask("admit", "--fleet", "config.json", "--fleet", "plan.json").err.splitlines()
+    assert sorted(lines) == [
+        "config.json: is a model config; --fleet takes a fleet (give it with --model)",
+        "plan.json: is a plan; --fleet takes a fleet (run, explain and compare take a plan)",
+    ]
+
+
 def test_a_tokenizer_json_is_no_tokenizer_of_a_llama2c_model(files: Path, ask: Ask) -> None:
     answer = ask("admit", "two-gpu", "--tokenizer", "tokenizer.json")
     assert answer.code == 2
