@@ -273,7 +273,7 @@ def _note_growth(c: Any, s: Any, w: int, r: int, k: int) -> int:
     n = 0
     while step < k:
         end = s.R[r, KV] + step
-        more = hold(c, w, end + 1) - hold(c, w, end)
+        more = hold(c, w, end + 1) - hold(c, w, end) if c.bent else 1
         note_at(s, w, HELD, more, boundary(c, s, w, step))
         step += c.block
         n += more
