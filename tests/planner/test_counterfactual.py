@@ -126,7 +126,7 @@ def test_every_change_is_admitted_and_changes_what_it_says_alone(ask: Ask) -> No
                 "one device for both phases",
             }  # fmt: skip
             assert same["placement"] == (name not in moved)
-            assert same["fleet"] == (name not in {"capacity", "pinned pool", "other route"})
+            assert same["fleet"] == (name not in {"capacity", "in use", "pinned pool", "other route"})
             assert same["model"]
 
 
