@@ -191,7 +191,8 @@ def _changes(document: Document, paint: Paint) -> list[str]:
     if not changes:
         return []
     ends = changes[0]["placement"]
-    lines = [paint(f"would be admitted (prefill {safe(ends['prefill'])}, decode {safe(ends['decode'])})", "bold")]
+    pair = f"prefill {safe(ends['prefill'])}, decode {safe(ends['decode'])}"
+    lines = [paint(f"would be admitted by kvwaybill admit ({pair})", "bold")]
     for change in changes[:MOST_CHANGES]:
         plain = {name: value for name, value in change.items() if name != "placement"}
         lines += paint.fold(f"  {safe(fix_words(plain))}", 4)

@@ -128,9 +128,13 @@ def _readings(paths: Sequence[str], devices: Collection[str]) -> list[InUse]:
             if (stated := read_stated(path, devices)) is not None:
                 readings.append(stated)
                 continue
-            if "=" in path and not Path(path).exists():
+            there = path == "-" or Path(path).exists()
+            if "=" in path and not there:
                 name = path.rpartition("=")[0]
-                words = f"{name[:64]!r} is no device of the fleet{nearest(name, sorted(devices))}, and no such file"
+                words = f"{name[:64]!r} is no device of the fleet{nearest(name, sorted(devices))}"
+                raise DescriptionError.at("command line", "--in-use", f"{words}; nor is there a file {path[:64]!r}")
+            if not there and any(path == each or path.startswith((f"{each}:", f"{each} ")) for each in devices):
+                words = f"{path[:64]!r} is no file; a device's use is written DEVICE=SIZE, e.g. {min(devices)}=12GiB"
                 raise DescriptionError.at("command line", "--in-use", words)
             text = read_text(path)
             source = STDIN if path == "-" else path

@@ -239,7 +239,7 @@ def _unexpected(error: Exception) -> int:
         if type(error).__name__ == "NoArgsIsHelpError" and shown is not None:
             return _said(shown.get_help(), WRONG_USE)
         hint = f"\nTry '{shown.command_path} --help'." if shown is not None else ""
-        return _said(f"error: {error.format_message()}{hint}", WRONG_USE)
+        return _said(f"error: {_usage_words(error)}{hint}", WRONG_USE)
     if isinstance(error, OSError) and error.filename is None and error.errno in _STDOUT_LOST:
         return _stdout_lost(error)
     if isinstance(error, MemoryError):
@@ -248,6 +248,38 @@ def _unexpected(error: Exception) -> int:
         return _failed("internal error: nested too deeply; run again with --debug for details", BROKE)
     words = " ".join(f"{type(error).__name__}: {error}".split())
     return _failed(f"internal error: {words[:300]}; run again with --debug for details", BROKE)
+
+
+_PARSED = {
+    "int_parsing": "{value} is no whole number; write digits, e.g. 8",
+    "int_parsing_size": "{value} has too many digits; write a smaller number",
+    "float_parsing": "{value} is no number; write e.g. 0.5",
+    "finite_number": "{value} is not finite; write e.g. 0.5",
+    "greater_than": "{value} is out of range; write more than {gt}",
+    "greater_than_equal": "{value} is out of range; use {ge} or more",
+    "less_than": "{value} is out of range; write less than {lt}",
+    "less_than_equal": "{value} is out of range; use {le} or less",
+}
+"""Our words for what typer leaves to pydantic, by pydantic's type of fault: its own do not tell the value."""
+
+
+def _usage_words(error: Any) -> str:
+    """The message of wrong usage, with the value that was given."""
+    words = str(error.format_message())
+    faults = getattr(error.__cause__, "errors", None)
+    if not callable(faults) or not (found := faults()):
+        return words
+    from decimal import Decimal
+
+    fault = found[0]
+    value = repr(str(fault["input"])[:64])
+    told = fault.get("ctx", {}).items()
+    limits = {name: f"{Decimal(str(limit)).normalize():f}" for name, limit in told if isinstance(limit, int | float)}
+    if (known := _PARSED.get(fault["type"])) is not None:
+        plain = known.format(value=value, **limits)
+    else:
+        plain = fault["msg"].removeprefix("Value error, ")
+    return words.replace(fault["msg"], plain)
 
 
 def _usage_error() -> Any:

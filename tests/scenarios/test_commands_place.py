@@ -118,7 +118,8 @@ def test_where_none_fits_the_changes_that_would_admit_one_are_told_and_are_admit
     mended = ask("place", "two-gpu-tight", "--steps", str(steps["to"]))
     assert mended.code == 0
     assert ask("place", "two-gpu-tight", "--steps", str(steps["to"] + 1)).code == 1
-    assert "would be admitted" in ask("place", "two-gpu-tight").out
+    # The changes are told in admit's options, of which place lacks some (--pp).
+    assert "would be admitted by kvwaybill admit (prefill gpu:0, decode gpu:1)" in ask("place", "two-gpu-tight").out
 
 
 def test_more_ranks_are_offered_in_the_words_of_place_where_they_are_admitted(ask: Ask, tmp_path: Path) -> None:

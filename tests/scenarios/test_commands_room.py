@@ -187,6 +187,8 @@ def test_a_plan_beside_what_is_in_use_runs(ask: Ask, tmp_path: Path) -> None:
         ("gpu:7=1GiB", "'gpu:7' is no device of the fleet"),
         ("gpu:1=much", "--in-use gpu:1"),
         ("gpu:1=1GiB,gpu:0=1GiB", "is no device of the fleet"),
+        ("gpu:1:1GiB", "'gpu:1:1GiB' is no file; a device's use is written DEVICE=SIZE, e.g. gpu:0=12GiB"),
+        ("gpu:1", "'gpu:1' is no file; a device's use is written DEVICE=SIZE"),
     ],
 )
 def test_a_statement_of_what_is_in_use_that_cannot_be_meant_is_told(

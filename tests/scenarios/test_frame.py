@@ -126,6 +126,26 @@ def test_wrong_usage_is_code_2(arguments: list[str], capsys: pytest.CaptureFixtu
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["admit", "two-gpu", "--steps", "ten"], "'ten' is no whole number; write digits, e.g. 8"),
+        (["simulate", "two-gpu", "--rate", "fast"], "'fast' is no number; write e.g. 0.5"),
+        (["simulate", "two-gpu", "--rate", "0"], "'0' is out of range; use 0.000001 or more"),
+        (["simulate", "two-gpu", "--rate", "nan"], "'nan' is out of range; use 10000000 or less"),
+        (["sweep", "chat-pools", "--jobs", "0"], "'0' is out of range; use 1 or more"),
+        (["admit", "two-gpu", "-o", "xml"], "'--format': 'xml' is not one of 'text', 'json'"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_told_with_how_to_write_it(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert "Input should" not in told
+
+
 def test_a_wrong_format_names_the_formats(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", "-o", "xml"]) == 2
     err = capsys.readouterr().err
