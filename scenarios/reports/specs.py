@@ -24,7 +24,7 @@ COLORS = {
     "weights": "#4c78a8", "kv_cache": "#d1006c", "activations": "#72b7b2", "workspace": "#54a24b",
     "layout_padding": "#bab0ac", "runtime": "#8c959f", "rounding": "#d8d5d2", "total": "#1f2328",
     "SLO kept": "#0b7a6b", "SLO missed": "#b3261e", "no SLO judged": "#8c959f",
-    "busy": "#4c78a8", "KV blocks at most": "#d1006c",
+    "busy": "#4c78a8", "KV blocks at most": "#d1006c", "KV bytes at most": "#d1006c",
     "TTFT": "#d9a400", "TPOT": "#0b7a6b", "E2E": "#4c78a8", "ITL": "#72b7b2",
 }  # fmt: skip
 _MARKS = {
@@ -36,6 +36,8 @@ _MARKS = {
     "!": "#b3261e",
     "?": "#b3261e",
 }
+_OWN = ("color", "shape", "x", "y", "yOffset")
+"""What each of several pictures below one another scales for itself."""
 WIDTH = 560
 FONT = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
 _CONFIG = {
@@ -61,7 +63,8 @@ def joined_spec(given: Sequence[Given]) -> Spec:
     if not figures:
         raise nothing_to_draw([each.source for each in given])
     charts = [_CHARTS[figure.name](figure) for figure in figures]
-    joined = altair().vconcat(*charts, spacing=36).resolve_scale(color="independent", x="independent", y="independent")
+    # Shared offsets would make room in every picture for the bars of any; a shared legend would stand below the last.
+    joined = altair().vconcat(*charts, spacing=36).resolve_scale(**dict.fromkeys(_OWN, "independent"))
     return _finished(joined)
 
 

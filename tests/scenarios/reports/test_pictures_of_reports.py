@@ -98,6 +98,24 @@ def test_predicted_stands_before_counted_before_observed_in_fixed_colours() -> N
     assert {(row["edge"].removeprefix("KV "), row["who"]): row["bytes"] for row in rows} == sums
 
 
+def channels_in(spec: Any) -> set[str]:
+    """Every channel with a field that any chart of a specification encodes."""
+    if isinstance(spec, list):
+        return set().union(*map(channels_in, spec))
+    if not isinstance(spec, dict):
+        return set()
+    own = {name for name, told in spec.get("encoding", {}).items() if isinstance(told, dict) and "field" in told}
+    return own.union(*(channels_in(value) for key, value in spec.items() if key not in ("datasets", "data")))
+
+
+def test_pictures_below_one_another_share_no_scale() -> None:
+    # A plan's one bar an edge beside a run's three: shared offsets squeezed the bars of both, and words lay on words.
+    spec = joined_spec(all_given())
+    scaled = channels_in(spec) & {"color", "shape", "size", "strokeDash", "x", "y", "xOffset", "yOffset"}
+    assert {"yOffset", "shape"} <= scaled
+    assert {name for name in scaled if spec["resolve"]["scale"].get(name) != "independent"} == set()
+
+
 def test_what_no_witness_saw_has_no_bar_and_says_so() -> None:
     document = run()["comparison"]
     rows = [row | {"observed_bytes": None, "verdict": "unwitnessed"} for row in document["rows"]]
