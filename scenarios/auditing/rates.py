@@ -120,9 +120,8 @@ def rate_findings(part: Part, known: Known) -> list[Document]:
         found.append(finding("POST_ABOVE_TRANSFER", "contradiction", words, part))
     stated, rate = part.stated_rate, part.rate
     if stated is not None and rate is not None and (stated.high < rate.low or stated.low > rate.high):
-        words = (
-            f"it states {_gb(stated.low)}, and its own bytes and time give {_gb(rate.low)}: edited, of two lines, or"
-        )
+        told, given = _apart(stated, rate)
+        words = f"it states {told}, and its own bytes and time give {given}: edited, of two lines, or"
         found.append(finding("RATE_CONTRADICTS", "warning", f"{words} of a version that divides otherwise", part))
     return found
 
@@ -163,5 +162,17 @@ def finding(code: str, severity: str, message: str, part: Part | None = None) ->
     }
 
 
-def _gb(rate: Fraction | int | float) -> str:
-    return f"{float(rate) / 1e9:,.4g} GB/s"
+def _gb(rate: Fraction | int | float, digits: int = 4) -> str:
+    return f"{float(rate) / 1e9:,.{digits}g} GB/s"
+
+
+def _apart(one: Interval, other: Interval) -> tuple[str, str]:
+    """The ends of two ranges that face each other, with as many digits as tell them apart."""
+    below = one.high < other.low
+    ends = (one.high, other.low) if below else (one.low, other.high)
+    words = ("at most", "or more") if below else ("or more", "at most")
+    for digits in range(4, 18):
+        told = [_gb(end, digits) for end in ends]
+        if told[0] != told[1]:
+            break
+    return f"{told[0]} {words[0]}", f"{told[1]} {words[1]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -172,6 +173,14 @@ def test_a_line_that_contradicts_its_own_rate_is_a_warning(audited):
     found = audited(line(*BLOCK, ", Throughput (MB/s)=9000.0"))
     assert [each["code"] for each in found["findings"]] == ["RATE_CONTRADICTS"]
     assert found["verdict"] == "consistent"
+
+
+@pytest.mark.parametrize("rate", [1800.9, 1801.1, 9000.0, 0.1])
+def test_a_rate_that_is_contradicted_by_little_is_told_with_the_digits_that_differ(audited, rate):
+    (found,) = audited(line(80, 313.0, 40064.0, 173.794, f", Throughput (MB/s)={rate}"))["findings"]
+    assert found["code"] == "RATE_CONTRADICTS"
+    stated, reckoned = re.findall(r"([0-9.,]+) GB/s (?:at most|or more)", found["message"])
+    assert stated != reckoned
 
 
 def test_a_pool_narrows_tokens_and_a_hybrids_pool_is_not_divided(audited):
