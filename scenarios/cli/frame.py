@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from fleet.errors import DescriptionError, KvWaybillError
 from scenarios.cli.console import Console
@@ -65,9 +66,21 @@ def exit_code_of(verdicts: Sequence[str]) -> int:
     return NO if NO in codes else CANNOT_SAY
 
 
+class _Group(TyperGroup):
+    """Commands with their whole sentence, folded where the terminal is narrow: click cuts it and writes "..."."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands of a help page."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, each.get_short_help_str(1000)) for name, each in found if each is not None and not each.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def new_app(help_text: str) -> typer.Typer:
     """A typer app or group in our manner: no rich markup (start-up time), no pretty tracebacks."""
     return typer.Typer(
+        cls=_Group,
         help=help_text,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -161,6 +161,16 @@ def test_help_and_version_are_results(arguments: list[str], capsys: pytest.Captu
     assert err == ""
 
 
+def test_a_narrow_terminal_gets_whole_sentences_in_the_list_of_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert "..." not in listed
+    assert "with exact bytes and reasons." in " ".join(listed.split())
+
+
 def test_every_verdict_has_a_code_and_no_other_word_has() -> None:
     assert [frame.exit_code(word) for word in ("admitted", "refused", "unverified")] == [0, 1, 3]
     assert [frame.exit_code(word) for word in ("equal", "different", "inconclusive")] == [0, 1, 3]
