@@ -19,7 +19,6 @@ from typing import Any
 from benchmarks.checkpoints import SHAPES, write_checkpoint
 from executor.backends import cupy_gpu
 from executor.cuda.driver import selected
-from executor.cuda.kernels import SPLIT_BELOW
 from executor.cuda.narrow import NarrowSteps
 from executor.cuda.steps import Memory, Steps
 from executor.run import Executor
@@ -47,15 +46,13 @@ def orders_of(model: Any, chunk: int, prompt: int, decoded: int) -> Any:
     return make_orders(admission)
 
 
-def by_threshold(executor: Executor, model: Any) -> dict[str, float]:
-    """The graph with other bounds between a warp and a block for a pair of rows."""
+def in_parts(executor: Executor, model: Any) -> dict[str, float]:
+    """The graph of five launches a layer, which other cards and odd shapes get."""
     kernels: Any = executor.machine.backend.handle("gpu:0").kernels  # type: ignore[attr-defined]  # a GPU's own
-    found = {}
-    for below in (0, 2048, 8192, SPLIT_BELOW, 1 << 30):
-        kernels.split_below = below
-        found[f"split_below_{below}"] = replayed(executor, model, 1)["graph_us"]
-    kernels.split_below = SPLIT_BELOW
-    return found
+    kernels.whole = False
+    found = replayed(executor, model, 3)
+    kernels.whole = True
+    return {f"parts_{name}": us for name, us in found.items()}
 
 
 def own(path: str, read_bandwidth: float) -> dict[str, Any]:
@@ -66,7 +63,7 @@ def own(path: str, read_bandwidth: float) -> dict[str, Any]:
     with Executor(orders_of(model, PROMPT, PROMPT, DECODED), weights, cupy_gpu.Backend) as executor:
         executor.run()
         found["run_tok_s"] = executor.run().rates["decode_tok_s"]
-        found |= replayed(executor, model) | by_threshold(executor, model)
+        found |= replayed(executor, model) | in_parts(executor, model)
     with Executor(orders_of(model, PROMPT, PROMPT, DECODED), weights, cupy_gpu.Backend, observers=()) as executor:
         executor.run()
         found["run_unwitnessed_tok_s"] = executor.run().rates["decode_tok_s"]
@@ -114,7 +111,7 @@ def replayed(executor: Executor, model: Any, repeats: int = 5) -> dict[str, floa
             read.append((time.perf_counter() - began) * 1e6 / (DECODED - 1))
         driver.end_graph(graph)
         driver.end_graph(reading)
-    return {"graph_us": median(alone), "graph_read_us": median(read), "nodes": 5 * model.n_layers + 3}
+    return {"graph_us": median(alone), "graph_read_us": median(read)}
 
 
 def prefilled(path: str) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """What a forward call at Llama-2-7B's shape is made of on a card: `python -m benchmarks.gpu_parts [--out FILE]`.
 
 Of each type of weights: a prefill of 512 tokens in one call, its projections alone (cuBLAS), its attention alone, and
-the decode graph with kernels launched one after the other and early. Random weights, one block of values tiled; the
+the decode step in one launch and in five a layer. Random weights, one block of values tiled; the
 clocks are the card's own events. Read bandwidth is that of `torch.sum` over 8 GiB, where PyTorch is installed.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.gpu import PREFILL, orders_of, read_bandwidth, replayed
 from executor.backends import cupy_gpu
 from executor.cuda.driver import selected
-from executor.cuda.kernels import SPLIT_BELOW, Kernels
+from executor.cuda.kernels import Kernels
 from executor.cuda.narrow import NarrowSteps
 from executor.cuda.steps import Memory, Steps
 from executor.run import Executor
@@ -28,7 +28,6 @@ from fleet.model import Model
 from tests.planner.fleets import llama2c
 
 BLOCK = 1 << 24
-SPLITS = (8192, SPLIT_BELOW, 1 << 30)
 
 
 def tiled(model: Model) -> Weights:
@@ -127,40 +126,14 @@ def measured(dtype: str, model: Model, weights: Weights) -> dict[str, Any]:
             nbytes, layers = 4 * PREFILL * model.kv_dim, model.n_layers
             found["digest_k_s"] = bench.seconds(lambda: _unused(arena.digests(offset, nbytes, nbytes, layers)), 3)
             found |= bench.prefill()
-        for early, split in ((False, SPLIT_BELOW), *((True, split) for split in SPLITS)):
-            bench.kernels.early, bench.kernels.split_below = early, split
-            found[f"decode_us{'_early' if early else ''}_{split}"] = replayed(executor, model, 1)["graph_us"]
-        if dtype == "fp32":
-            found |= by_source(executor, model, bench)
+        for name, whole in (("decode_us", True), ("decode_in_parts_us", False)):
+            bench.kernels.whole = whole
+            found[name] = replayed(executor, model, 1)["graph_us"]
     return found
 
 
 def _unused(value: object) -> None:
     """What is timed gives something that nobody asks for."""
-
-
-def by_source(executor: Executor, model: Model, bench: Bench) -> dict[str, float]:
-    """The decode graph with kernels of another text, or other blocks: what was tried, and is not in use."""
-    from executor.cuda import kernels as launches
-    from executor.cuda.source import names_of, source_of
-
-    text, warps, found = source_of("fp32"), launches._WARPS, {}
-    unrolled = text.replace(
-        "#pragma unroll 4\n        for (int j = lane", "#pragma unroll 8\n        for (int j = lane"
-    )
-    cached = text.replace("__ldcs(p0 + j)", "__ldg(p0 + j)").replace("__ldcs(p1 + j)", "__ldg(p1 + j)")
-    further = text.replace("&& lane < 16)", "&& lane < 32)")
-    tried = {"as_is": (text, 4), "unroll_8": (unrolled, 4), "ldg": (cached, 4), "ahead_32": (further, 4),
-             "warps_8": (text, 8), "unroll_8_warps_8": (unrolled, 8), "warps_2": (text, 2)}  # fmt: skip
-    was = bench.kernels.module
-    for name, (source, count) in tried.items():
-        with selected(bench.driver, bench.lane.ordinal):
-            bench.kernels.module = bench.driver.module(source, names_of("fp32"))
-        launches._WARPS = count
-        bench.kernels.split_below = SPLIT_BELOW
-        found[f"decode_us_{name}"] = replayed(executor, model, 1)["graph_us"]
-    launches._WARPS, bench.kernels.module = warps, was
-    return found
 
 
 def main() -> None:

@@ -225,13 +225,15 @@ class CupyDriver:
 
     def launch(
         self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int,
-        early: bool = False,
+        together: bool = False,
     ) -> None:  # fmt: skip
         """See the protocol."""
         values = [_CTYPES[kind](value) for kind, value in zip(parameters_of(name), args, strict=True)]
         table = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        if early:
-            attribute = _Attribute(_PROGRAMMATIC, 0, 1)
+        if shared > _SHARED_BYTES:
+            self._check(self._cuda.cuFuncSetAttribute(module[name], _LARGEST_SHARED, shared), f"the room of {name}")
+        if together:
+            attribute = _Attribute(_COOPERATIVE, 0, 1)
             config = _Launch(*grid, 1, block, 1, 1, shared, stream, ctypes.pointer(attribute), 1)
             status = self._cuda.cuLaunchKernelEx(ctypes.byref(config), module[name], table, None)
         else:
@@ -240,10 +242,13 @@ class CupyDriver:
             )
         self._check(status, f"the launch of {name}")
 
-    def starts_early(self) -> bool:
+    def blocks_together(self) -> tuple[int, int]:
         """See the protocol: from compute capability 9.0 on."""
-        major = self._do(self._runtime.deviceGetAttribute, _CAPABILITY_MAJOR, self.current())
-        return int(major) >= 9 and hasattr(self._cuda, "cuLaunchKernelEx")
+        asked = (_CAPABILITY_MAJOR, _IS_COOPERATIVE, _PROCESSORS, _MOST_SHARED)
+        ordinal = self.current()
+        major, able, blocks, most = (int(self._do(self._runtime.deviceGetAttribute, a, ordinal)) for a in asked)
+        able = able and major >= 9 and hasattr(self._cuda, "cuLaunchKernelEx")
+        return (blocks if able else 0), most
 
     def blas(self) -> Any:
         """See the protocol."""
@@ -363,10 +368,15 @@ class _Launch(ctypes.Structure):
     ]
 
 
-_CAPABILITY_MAJOR = 75
-"""cudaDevAttrComputeCapabilityMajor."""
-_PROGRAMMATIC = 6
-"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
+_CAPABILITY_MAJOR, _IS_COOPERATIVE, _PROCESSORS, _MOST_SHARED = 75, 95, 16, 97
+"""cudaDevAttrComputeCapabilityMajor, cudaDevAttrCooperativeLaunch, cudaDevAttrMultiProcessorCount and
+cudaDevAttrMaxSharedMemoryPerBlockOptin."""
+_SHARED_BYTES = 48 << 10
+"""Shared memory of a block that a kernel has without asking for more."""
+_LARGEST_SHARED = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+_COOPERATIVE = 2
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE."""
 
 
 class _Foreign:

@@ -94,15 +94,18 @@ class Driver(Protocol):
 
     def launch(
         self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int,
-        early: bool = False,
+        together: bool = False,
     ) -> None:  # fmt: skip
         """Launch a kernel; `args` are numbers of the kinds that `executor.cuda.kernels.parameters_of` gives.
 
-        `early`: it may start before the last kernel of the stream has ended, and waits for it by itself.
+        `together`: its blocks wait for one another, so that all of them have to run at once (see `blocks_together`).
         """
 
-    def starts_early(self) -> bool:
-        """Whether the selected device can start a kernel before the last one has ended (`launch`)."""
+    def blocks_together(self) -> tuple[int, int]:
+        """(blocks that can run at once, one a processor; bytes of shared memory that each may have), selected device.
+
+        No blocks where a launch cannot demand that, or the card has no engine that copies into shared memory.
+        """
 
     def blas(self) -> Any:
         """A cuBLAS handle of the selected device in plain f32 (no TF32), never shared."""

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.cuda.driver import Driver, faults, selected
-from executor.cuda.kernels import LONG_ROW
 from executor.cuda.lane import SCRATCH_BYTES, Handle, Lane
 from executor.cuda.narrow import NarrowSteps, narrow_weights
 from executor.cuda.steps import Memory, Steps
@@ -61,7 +60,6 @@ class GraphPath:
         kernels = self._handle.kernels
         narrow = kernels.dtype != "fp32"
         memory = Memory(machine.model, phase, self._checked(address), positions, 2 if narrow else 4)
-        kernels.early = machine.model.dim >= LONG_ROW and self._driver.starts_early()
         steps = (NarrowSteps if narrow else Steps)(kernels, memory)
         with selected(self._driver, lane.ordinal), faults(f"{phase} as compiled calls", lane.device):
             if narrow and lane.device not in self._narrowed:

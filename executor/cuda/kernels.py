@@ -11,9 +11,10 @@ from typing import Any
 
 from executor.cuda.driver import Driver
 from executor.cuda.parameters_stored import STORED
+from executor.cuda.step import STEP_PARAMETERS
 from executor.cuda.stored import StoredKernels
 
-__all__ = ["LARGEST_HEAD", "LONG_ROW", "NARROWED", "PARAMETERS", "Kernels", "Operand", "parameters_of", "signed_word"]
+__all__ = ["LARGEST_HEAD", "NARROWED", "PARAMETERS", "Kernels", "Operand", "parameters_of", "signed_word"]
 
 Shape = tuple[int, ...]
 
@@ -33,6 +34,7 @@ PARAMETERS: dict[str, str] = {
     "decode_add": "pppiii",
     "decode_ffn": "pppppiii",
     "decode_logits": "ppppiii",
+    "decode_step": STEP_PARAMETERS,
     "digest": "ppqq",
     "count_other": "ppqqi",
     "attention_tile": "ppppiiiii",
@@ -55,11 +57,6 @@ LARGEST_HEAD = 256
 SPLIT_BELOW = 12288
 """Pairs of rows below which a block shares the columns of each pair: fewer warps than that leave a card waiting."""
 
-LONG_ROW = 4096
-"""Elements of a row from which decode kernels start before the last one has ended. At 4,096 that saved 2 %, at 768 it
-cost a tenth (H200)."""
-_WAITING = ("decode_", "attention", "argmax")
-"""Kernels that wait for the last one themselves (all but `attention_tile`), so that they may be launched early."""
 _ROW_THREADS = 256
 _WARPS = 4
 _ATTENTION_WARPS = 16
@@ -96,8 +93,11 @@ class Kernels:
     """The kernels of one device, launched on its stream. `blas` gives its cuBLAS handle, made on first use.
 
     `fault` is the address of three int32 of pinned memory: [set, index, token id] of a token outside the table.
-    `dtype`: in which the weight matrices lie when compiled calls read them (`fp32`, `bf16`, `fp16`).
+    `dtype`: in which the weight matrices lie when compiled calls read them (`fp32`, `bf16`, `fp16`). `whole`: a decode
+    step goes in one launch where the card and the model allow it.
     """
+
+    whole: bool = True
 
     def __init__(
         self, driver: Driver, module: Any, stream: int, fault: int, blas: Callable[[], Any], dtype: str = "fp32"
@@ -105,7 +105,7 @@ class Kernels:
         self.driver, self.module, self.stream, self.fault, self.blas = driver, module, stream, fault, blas
         self.dtype = dtype
         self.stored = StoredKernels(self)
-        self.split_below, self.early = SPLIT_BELOW, False
+        self.split_below = SPLIT_BELOW
 
     @property
     def looked(self) -> int:
@@ -116,10 +116,11 @@ class Kernels:
         """The kernel of this name for the type that the weights lie in."""
         return kernel if self.dtype == "fp32" else f"{kernel}_{self.dtype}"
 
-    def launch(self, name: str, grid: tuple[int, int], block: int, args: Sequence[int], shared: int = 0) -> None:
-        """One kernel, by name."""
-        early = self.early and name.startswith(_WAITING) and name != "attention_tile"
-        self.driver.launch(self.module, name, grid, block, shared, args, self.stream, early)
+    def launch(
+        self, name: str, grid: tuple[int, int], block: int, args: Sequence[int], shared: int = 0, together: bool = False
+    ) -> None:
+        """One kernel, by name; `together`: all of its blocks have to run at once."""
+        self.driver.launch(self.module, name, grid, block, shared, args, self.stream, together)
 
     def units(self, name: str, count: int, args: Sequence[int]) -> None:
         """A kernel over `count` pairs of rows: a warp each, or a block each where that fills the card better."""

@@ -10,10 +10,11 @@ replayed for every position. Order of operations: karpathy/llama2.c, run.c, comm
 
 from __future__ import annotations
 
-from executor.cuda.kernels import LONG_ROW, NARROWED, PARAMETERS
+from executor.cuda.kernels import NARROWED, PARAMETERS
 from executor.cuda.source_attention import TILE
 from executor.cuda.source_digest import DIGEST
 from executor.cuda.source_narrow import narrow_source
+from executor.cuda.source_step import step_source
 
 __all__ = ["common_source", "names_of", "source_of", "steps_source"]
 
@@ -24,22 +25,9 @@ _COMMON = r"""
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-/* A kernel that is launched early may start before the last one has ended: it waits before it reads or writes what that
-   one did. Launched otherwise, both are nothing. */
-__device__ __forceinline__ void wait_for_last() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-/* The first lines of two long rows of weights, which no kernel before wrote, into the second-level cache meanwhile. Of
-   short rows, of which it would be most, that costs more than it gains (measured: rows of 768). */
-__device__ __forceinline__ void ahead(const void* w0, const void* w1, int n, int lane) {
-    int at = 128 * lane;
-    if (n >= @LONG_ROW@ && lane < 16) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)w0 + at));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)w1 + at));
-    }
+/* Four of x, which starts on any of four bytes: how an arena without padding lays activations out. */
+__device__ __forceinline__ float4 four_of(const float* x, int j, bool even) {
+    return even ? ((const float4*)x)[j] : make_float4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]);
 }
 
 __device__ __forceinline__ float warp_sum(float v) {
@@ -84,17 +72,16 @@ template <bool NORM>
 __device__ __forceinline__ void two_rows(const float* w0, const float* w1, const float* x, const float* g, int n,
                                          int split, float& a, float& b) {
     int lane = split ? threadIdx.x : threadIdx.x & 31, lanes = split ? blockDim.x : LANES;
-    ahead(w0, w1, n, lane);
-    wait_for_last();
     float ss = 0.0f;
     a = b = 0.0f;
-    size_t bits = (size_t)w0 | (size_t)w1 | (size_t)x | (NORM ? (size_t)g : 0);
+    size_t bits = (size_t)w0 | (size_t)w1 | (NORM ? (size_t)g : 0);
     if ((bits & 15) == 0 && (n & 3) == 0) {
-        const float4 *p0 = (const float4*)w0, *p1 = (const float4*)w1, *px = (const float4*)x, *pg = (const float4*)g;
+        const float4 *p0 = (const float4*)w0, *p1 = (const float4*)w1, *pg = (const float4*)g;
+        bool even = ((size_t)x & 15) == 0;
         int m = n >> 2;
 #pragma unroll 4
         for (int j = lane; j < m; j += lanes) {
-            float4 u = __ldcs(p0 + j), v = __ldcs(p1 + j), t = px[j];
+            float4 u = __ldcs(p0 + j), v = __ldcs(p1 + j), t = four_of(x, j, even);
             if (NORM) {
                 float4 h = pg[j];
                 ss += t.x * t.x + t.y * t.y + t.z * t.z + t.w * t.w;
@@ -204,7 +191,6 @@ extern "C" __global__ void rope(float* q, float* k, const float* cos, const floa
 extern "C" __global__ void attention(float* out, const float* q, const float* k_cache, const float* v_cache,
                                      const int* pos, int pos0, int n_heads, int n_kv_heads, int head_dim) {
     extern __shared__ float merge[];
-    wait_for_last();
     int h = blockIdx.x, t = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     int n = (pos ? pos[0] : pos0) + t + 1, kv_dim = n_kv_heads * head_dim;
     size_t k0 = (size_t)(h / (n_heads / n_kv_heads)) * head_dim, q0 = ((size_t)t * n_heads + h) * head_dim;
@@ -289,7 +275,6 @@ extern "C" __global__ void swiglu(float* h1, const float* h3, long long n) {
 extern "C" __global__ void argmax(int* out, const float* logits, unsigned* bits, int* pos, int pos0, int n) {
     __shared__ float values[32];
     __shared__ int places[32];
-    wait_for_last();
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     float best = -INFINITY;
     int at = 0x7fffffff;
@@ -394,7 +379,7 @@ extern "C" __global__ void decode_logits(float* logits, const float* x, const fl
 
 def common_source() -> str:
     """What every kernel's text begins with."""
-    return _COMMON.replace("@LONG_ROW@", str(LONG_ROW))
+    return _COMMON
 
 
 def steps_source() -> str:
@@ -404,8 +389,8 @@ def steps_source() -> str:
 
 def source_of(dtype: str) -> str:
     """Everything that a device needs whose weights are read as `dtype`: fp32, bf16 or fp16."""
-    plain = common_source() + _STEPS + _DECODE + TILE + DIGEST
-    return plain if dtype == "fp32" else plain + narrow_source(dtype, _DECODE)
+    plain = common_source() + _STEPS + _DECODE + TILE + DIGEST + step_source("fp32")
+    return plain if dtype == "fp32" else plain + narrow_source(dtype, _DECODE) + step_source(dtype)
 
 
 def names_of(dtype: str) -> list[str]:

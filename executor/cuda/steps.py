@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from executor.cuda.kernels import Kernels, Operand
+from executor.cuda.step import launch_step, room_of_step
 from executor.instance import Entry
 from fleet.model import Model
 
@@ -18,6 +19,21 @@ BITS_AFTER = 1
 """Words of the attention scratch, which no kernel here needs: the position of the step, then a word a pass with logits.
 """
 _WIDE = 4
+
+Operation = tuple[str, int, str]
+"""Of the program text: its name, its layer and the weight that it reads."""
+
+
+def _attention_half(layer: int) -> tuple[Operation, ...]:
+    products = (("matmul", layer, name) for name in ("wq", "wk", "wv"))
+    end = (("rope", layer, ""), ("attention", layer, ""), ("matmul", layer, "wo"), ("add", layer, ""))
+    return ("rmsnorm", layer, "rms_att"), *products, *end
+
+
+def _feed_forward_half(layer: int) -> tuple[Operation, ...]:
+    products = (("matmul", layer, "w1"), ("matmul", layer, "w3"))
+    end = (("swiglu", layer, ""), ("matmul", layer, "w2"), ("add", layer, ""))
+    return ("rmsnorm", layer, "rms_ffn"), *products, *end
 
 
 class Memory:
@@ -75,17 +91,35 @@ class Steps:
     # One token, its position in memory
 
     def token(self, source: int, wants_logits: bool, first: int) -> None:
-        """One token, whose id lies at `source`, at the position in memory; `first`: of the first bits word."""
-        model, memory = self.model, self.memory
+        """One token, whose id lies at `source`, at the position in memory; `first`: of the first bits word.
+
+        In one launch where card and model allow it (`room_of_step`), otherwise in five a layer.
+        """
         self.entries = []
+        room = room_of_step(self.kernels, self.memory) if self.kernels.whole else None
+        if room is None:
+            self._token_in_parts(source, wants_logits, first)
+            return
+        launch_step(self.kernels, self.memory, source, first, wants_logits, room)
+        self._note(("embed", -1, "token_embedding"))
+        for layer in range(self.model.n_layers):
+            self._note(*_attention_half(layer), *_feed_forward_half(layer))
+        if wants_logits:
+            self._note(*self._ending)
+
+    def _token_in_parts(self, source: int, wants_logits: bool, first: int) -> None:
         self._embed(source, 1)
-        for layer in range(model.n_layers):
+        for layer in range(self.model.n_layers):
             self._attention_half(layer)
             self._feed_forward_half(layer)
         if not wants_logits:
-            self.kernels.launch("advance", (1, 1), 1, [memory.position])
+            self.kernels.launch("advance", (1, 1), 1, [self.memory.position])
             return
-        self._classify(memory.at("act/x"), first)
+        self._classify(self.memory.at("act/x"), first)
+
+    @property
+    def _ending(self) -> tuple[Operation, ...]:
+        return ("rmsnorm", -1, "rms_final"), ("matmul", -1, self.model.classifier_name), ("argmax", -1, "")
 
     def _classify(self, row: int, first: int) -> None:
         """Logits of the residual at `row`, the chosen id and the bits of its logit; `first`: as of `token`."""
@@ -94,7 +128,7 @@ class Steps:
         args = [memory.at("act/logits"), row, memory.weight("rms_final", -1, model.dim)]
         args += [memory.weight(model.classifier_name, -1, 0), *size]
         self.kernels.units(self.kernels.named("decode_logits"), -(-size[0] // 2), args)
-        self._note(("rmsnorm", -1, "rms_final"), ("matmul", -1, model.classifier_name), ("argmax", -1, ""))
+        self._note(*self._ending)
         out = [memory.at("act/next"), memory.at("act/logits"), memory.bits, memory.position]
         self.kernels.launch("argmax", (1, 1), 1024, [*out, first, size[0]])
 
@@ -108,14 +142,11 @@ class Steps:
         args = [memory.at("act/q"), *caches, memory.at("act/x"), memory.weight("rms_att", layer, dim), *weights]
         args += [memory.at("work/rope_cos"), memory.at("work/rope_sin"), memory.position, dim, kv_dim, head_dim]
         self.kernels.units(self.kernels.named("decode_qkv"), dim // 2 + kv_dim, args)
-        self._note(("rmsnorm", layer, "rms_att"), *(("matmul", layer, name) for name in ("wq", "wk", "wv")))
-        self._note(("rope", layer, ""))
         heads = (model.n_heads, model.n_kv_heads, head_dim)
         self.kernels.attend([memory.at("act/xb"), memory.at("act/q"), *caches], memory.position, 0, 1, heads)
-        self._note(("attention", layer, ""))
         args = [memory.at("act/x"), memory.at("act/xb"), memory.weight("wo", layer, dim, dim), dim, dim]
         self.kernels.units(self.kernels.named("decode_add"), -(-dim // 2), args)
-        self._note(("matmul", layer, "wo"), ("add", layer, ""))
+        self._note(*_attention_half(layer))
 
     def _feed_forward_half(self, layer: int) -> None:
         model, memory = self.model, self.memory
@@ -123,11 +154,9 @@ class Steps:
         weights = [memory.weight(name, layer, hidden, dim) for name in ("w1", "w3")]
         args = [memory.at("act/hb"), memory.at("act/x"), memory.weight("rms_ffn", layer, dim), *weights, hidden, dim]
         self.kernels.units(self.kernels.named("decode_ffn"), hidden, args)
-        self._note(("rmsnorm", layer, "rms_ffn"), ("matmul", layer, "w1"), ("matmul", layer, "w3"))
-        self._note(("swiglu", layer, ""))
         args = [memory.at("act/x"), memory.at("act/hb"), memory.weight("w2", layer, dim, hidden), dim, hidden]
         self.kernels.units(self.kernels.named("decode_add"), -(-dim // 2), args)
-        self._note(("matmul", layer, "w2"), ("add", layer, ""))
+        self._note(*_feed_forward_half(layer))
 
     def _embed(self, source: int, rows: int) -> None:
         model, memory = self.model, self.memory
@@ -208,7 +237,7 @@ class Steps:
 
     # What was launched, in the words of the program text
 
-    def _note(self, *operations: tuple[str, int, str]) -> None:
+    def _note(self, *operations: Operation) -> None:
         self.entries += [(op, layer, tensor, self._shape(op, tensor)) for op, layer, tensor in operations]
 
     def _shape(self, op: str, tensor: str) -> tuple[int, ...]:

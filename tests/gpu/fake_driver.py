@@ -310,10 +310,11 @@ class FakeDriver:
 
     def launch(
         self, module: Any, name: str, grid: tuple[int, int], block: int, shared: int, args: Sequence[Any], stream: int,
-        early: bool = False,
+        together: bool = False,
     ) -> None:  # fmt: skip
         self._called("launch")
-        assert not early or name.startswith(("decode_", "argmax")) or name == "attention", f"{name} waits for nobody"
+        assert together == name.startswith("decode_step"), f"{name}: whether its blocks wait for one another"
+        assert not together or (grid[0] <= self.at_once[0] and shared <= self.at_once[1])
         assert len(args) == len(parameters_of(name))
         assert min(*grid, block) > 0
         if not module["device"] == self.streams[stream] == self.now:
@@ -323,8 +324,11 @@ class FakeDriver:
                 raise DriverError("lost", f"cudaErrorIllegalAddress in {name}")
         self._enqueue(stream, lambda: KERNELS[name](grid, *args))
 
-    def starts_early(self) -> bool:
-        return True
+    at_once = (8, 227 << 10)
+    """What `blocks_together` says: blocks, and bytes of shared memory of each."""
+
+    def blocks_together(self) -> tuple[int, int]:
+        return self.at_once
 
     def blas(self) -> Any:
         handle = self._new()

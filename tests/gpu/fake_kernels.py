@@ -123,6 +123,32 @@ def decode_logits(grid: Any, logits: int, x: int, gain: int, w: int, d: int, n: 
     cpu.matmul(f32(logits, 1, d), _normed(x, gain, n), f32(w, d, n))
 
 
+def decode_step(
+    grid: Any, token: int, fault: int, following: int, bits: int, pos: int, table: int, rms_att: int, wq: int, wk: int,
+    wv: int, wo: int, rms_ffn: int, w1: int, w2: int, w3: int, rms_final: int, classifier: int, cos: int, sin: int,
+    x: int, q: int, xb: int, hb: int, hb2: int, logits: int, k: int, v: int, pos0: int, dim: int, kv_dim: int,
+    hidden: int, n_layers: int, n_heads: int, n_kv_heads: int, vocab: int, positions: int, wants_logits: int,
+) -> None:  # fmt: skip
+    embed((1, 1), x, table, token, fault, vocab, dim)
+    if i32(fault)[0]:
+        return
+    for layer in range(n_layers):
+        caches = [c + 4 * layer * positions * kv_dim for c in (k, v)]
+        weights = [w + 4 * layer * d * dim for w, d in ((wq, dim), (wk, kv_dim), (wv, kv_dim))]
+        args = (cos, sin, pos, dim, kv_dim, dim // n_heads, 1)
+        decode_qkv((dim + 2 * kv_dim, 1), q, *caches, x, rms_att + 4 * layer * dim, *weights, *args)
+        attention((n_heads, 1), xb, q, *caches, pos, 0, n_heads, n_kv_heads, dim // n_heads)
+        decode_add((dim, 1), x, xb, wo + 4 * layer * dim * dim, dim, dim, 1)
+        both = (w + 4 * layer * hidden * dim for w in (w1, w3))
+        decode_ffn((hidden, 1), hb, x, rms_ffn + 4 * layer * dim, *both, hidden, dim, 1)
+        decode_add((dim, 1), x, hb, w2 + 4 * layer * dim * hidden, dim, hidden, 1)
+    if wants_logits:
+        decode_logits((vocab, 1), logits, x, rms_final, classifier, vocab, dim, 1)
+        argmax((1, 1), following, logits, bits, pos, pos0, vocab)
+    else:
+        advance((1, 1), pos)
+
+
 def product(out: int, x: int, w: int, rows: int, d: int, n: int, add: bool) -> None:
     found = np.zeros((rows, d), np.float32)
     cpu.matmul(found, f32(x, rows, n), f32(w, d, n))
@@ -185,6 +211,12 @@ def narrow_product(
         f32(out, rows, d)[...] = found + (f32(out, rows, d) if add else 0)
 
 
+def _step_sizes(args: Any) -> list[int]:
+    dim, kv_dim, hidden, n_layers, _, _, vocab = args[28:35]
+    rows = [dim, kv_dim, kv_dim, dim, hidden, hidden, hidden]
+    return [vocab * dim, *(n_layers * d * dim for d in rows), vocab * dim]
+
+
 def _of_type(dtype: str) -> dict[str, Callable[..., None]]:
     def wide(at: int, count: int) -> Any:
         return widened(dtype, _u16(at, count))
@@ -229,6 +261,7 @@ def _of_type(dtype: str) -> dict[str, Callable[..., None]]:
         "decode_add": decode(decode_add, (2,), lambda a: [a[3] * a[4]]),
         "decode_ffn": decode(decode_ffn, (3, 4), lambda a: [a[5] * a[6]] * 2),
         "decode_logits": decode(decode_logits, (3,), lambda a: [a[4] * a[5]]),
+        "decode_step": decode(decode_step, (5, 7, 8, 9, 10, 12, 13, 14, 16), _step_sizes),
     }  # fmt: skip
     return {f"{name}_{dtype}": call for name, call in found.items()}
 
@@ -251,6 +284,7 @@ KERNELS: dict[str, Callable[..., None]] = {
         decode_add,
         decode_ffn,
         decode_logits,
+        decode_step,
         digest,
         count_other,
         attention_tile,

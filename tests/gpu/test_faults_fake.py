@@ -45,7 +45,7 @@ CASES = {
     "lost in a copy": (_fails("copy", "lost", 9), 4, "nothing of this run counts"),
     "lost in a peer copy": (_fails("copy_peer", "lost", 3), 4, "nothing of this run counts"),
     "lost while waiting": (_fails("synchronize", "lost", 30), 4, "start it anew"),
-    "lost at a launch": (_fails("launch", "lost", 40), 4, "the device is lost"),
+    "lost at a launch": (_fails("launch", "lost", 3), 4, "the device is lost"),
     "kernels that do not compile": (_fails("module", "library"), 3, "compiling kernels on gpu:0"),
     "a stream that cannot be had": (_fails("stream", "memory", 1), 3, "opening a stream on gpu:1"),
     "peer access refused": (lambda: _PeerRefused(cards=2), 3, "the plan says direct"),

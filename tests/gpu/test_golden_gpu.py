@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from executor.cuda.kernels import Kernels
 from executor.facts import run_document
 from planner.plan import make_orders, prediction_document
 from tests.acceptance.test_golden_runs import RUNS, decoding, golden, stories
@@ -45,8 +46,10 @@ def test_a_golden_run_on_one_card(number: int) -> None:
     replay(number, ORACLE, "device")
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["one launch", "a launch a part"])
 @pytest.mark.parametrize("number", range(RUNS))
-def test_a_golden_run_by_captured_graphs(number: int) -> None:
+def test_a_golden_run_by_captured_graphs(monkeypatch: pytest.MonkeyPatch, number: int, whole: bool) -> None:
+    monkeypatch.setattr(Kernels, "whole", whole)
     replay(number, ORACLE, "device", path="fused")
 
 

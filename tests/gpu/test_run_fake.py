@@ -255,3 +255,15 @@ def test_prefill_in_chunks_and_drawn_ids_go_the_compiled_way_too(cuda: type[Back
         assert mine.logits_top1_bits == other.logits_top1_bits
         chunk = request.get("prefill_chunk", 1)
         assert rows(run_document(mine), chunk) == rows(run_document(other), chunk)
+
+
+def test_a_card_that_cannot_run_all_blocks_at_once_gets_launches_a_part_and_the_same_ids(
+    driver: FakeDriver, cuda: type[Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = as_predicted(cuda, path="fused")
+    monkeypatch.setattr(driver, "at_once", (0, driver.at_once[1]))
+    parts, _ = as_predicted(cuda, path="fused")
+    monkeypatch.setattr(driver, "at_once", (8, 100 << 10))  # blocks, and no room for their queues
+    no_room, _ = as_predicted(cuda, path="fused")
+    facts = [(run.tokens, run.logits_top1_bits, run.program, run.waybill) for run in (whole, parts, no_room)]
+    assert facts[0] == facts[1] == facts[2]
