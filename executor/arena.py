@@ -160,6 +160,9 @@ class Arena:
         """Set words [first, last) of the arena, counted from its start (None: to its end), to `word`."""
         self._bytes.view(np.uint32)[first:last].fill(word)
 
+    def settle(self) -> None:
+        """Wait for copies that are still under way to or from this memory: here nobody makes such."""
+
     def peek(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
         """What lies `offset` bytes into the arena: a copy."""
         return self.view(offset, shape, dtype).copy()

@@ -86,6 +86,7 @@ class Buffer:
         self._live()
         if not self.block.arena.addressable:
             raise CopyError(f"{self.name} lies in the memory of {self.block.arena.name}; use wire() and put()")
+        self.block.arena.settle()
         if self._array is None:
             shape = self.shape if self.packing is None else self.packing.packed.shape
             self._array = self.block.arena.view(self._offset, shape, self.dtype)

@@ -161,6 +161,8 @@ class Executor:
             self._enter(order, step)
             began = time.perf_counter_ns()
             self._step(order, step)
+            if step.op == "handoff" and not any(s.op == "handoff" for s in self.orders.steps[order + 1 : order + 2]):
+                self.machine.backend.synchronize(self.orders.decode)  # copies may still be under way
             if not self._left_out(step):
                 self._recorder.span(step, began, time.perf_counter_ns())
         self._look("handoff", looked)

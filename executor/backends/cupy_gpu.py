@@ -18,7 +18,7 @@ import numpy as np
 from executor import device as abi
 from executor.arena import Arena, type_of
 from executor.cuda import cupy_driver
-from executor.cuda.arena import CudaArena
+from executor.cuda.arena import CudaArena, SharedArena
 from executor.cuda.driver import Driver, DriverError, faults, selected, worded
 from executor.cuda.identity import cards_of, refuse_forced_tf32, visible_devices
 from executor.cuda.kernels import Kernels, Operand
@@ -180,7 +180,7 @@ class Backend(abi.Backend):
     def _map(self, device: DeviceSpec, poison: int) -> Arena:
         match = self._matches.get(device.id)
         if match is None:
-            return super()._map(device, poison)
+            return SharedArena(device.id, device.fence_bytes, poison)
         with faults("opening a stream", device.id):
             lane = self._lanes[device.id] = Lane.open(self._driver, device.id, match.ordinal)
         arena = CudaArena(
@@ -206,7 +206,7 @@ class Backend(abi.Backend):
     def _h2d(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
         lane = self._lanes.get(device.id)
         if lane is None:
-            ctypes.memmove(dst, src, nbytes)
+            self._move(device, src, dst, nbytes)
             return
         with faults(f"copying {nbytes:,} B up", device.id):
             over_scratch = nbytes <= SCRATCH_BYTES and not self._is_pinned(src)
@@ -220,7 +220,7 @@ class Backend(abi.Backend):
     def _d2h(self, device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
         lane = self._lanes.get(device.id)
         if lane is None:
-            ctypes.memmove(dst, src, nbytes)
+            self._move(device, src, dst, nbytes)
             return
         over_scratch = nbytes <= SCRATCH_BYTES and not self._is_pinned(dst)
         with faults(f"copying {nbytes:,} B down", device.id):
@@ -231,10 +231,11 @@ class Backend(abi.Backend):
 
     def _p2p(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
         here, there = self._lanes.get(src_device.id), self._lanes.get(dst_device.id)
-        if here is None:
-            self._h2d(dst_device, src, dst, nbytes) if there else ctypes.memmove(dst, src, nbytes)
-        elif there is None:
-            self._d2h(src_device, src, dst, nbytes)
+        if here is None and there is None:
+            self._arenas[src_device.id].settle()
+            self._move(dst_device, src, dst, nbytes)
+        elif here is None or there is None:
+            self._over_the_bus(src_device, dst_device, src, dst, nbytes)
         else:
             with faults(f"copying {nbytes:,} B to {dst_device.id}", src_device.id):
                 self._wait_for(here, there)
@@ -244,6 +245,21 @@ class Backend(abi.Backend):
                     self._require_peer(here, there)
                     self._driver.copy_peer(dst, there.ordinal, src, here.ordinal, nbytes, here.stream)
                 self._wait_for(there, here)
+
+    def _move(self, processor: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        self._arenas[processor.id].settle()
+        ctypes.memmove(dst, src, nbytes)
+
+    def _over_the_bus(self, src_device: DeviceSpec, dst_device: DeviceSpec, src: int, dst: int, nbytes: int) -> None:
+        """Between a card and a processor's memory, which is waited for when it is next used: copies go back to back."""
+        down = src_device.id in self._lanes
+        card, processor = (src_device, dst_device) if down else (dst_device, src_device)
+        lane, arena = self._lanes[card.id], self._arenas[processor.id]
+        assert isinstance(arena, SharedArena)
+        arena.settle(but_for=lane)  # what another card has to do with this memory comes first
+        with self._select(card), faults(f"copying {nbytes:,} B to {dst_device.id}", src_device.id):
+            self._driver.copy("d2h" if down else "h2d", dst, src, nbytes, lane.stream)
+        arena.awaited[card.id] = lane
 
     def _wait_for(self, lane: Lane, other: Lane) -> None:
         with selected(self._driver, other.ordinal):
@@ -280,7 +296,9 @@ class Backend(abi.Backend):
 
     def _sync(self, device: DeviceSpec) -> None:
         lane = self._lanes.get(device.id)
-        if lane is not None:
+        if lane is None:
+            self._arenas[device.id].settle()
+        else:
             lane.synchronize()
 
     def compute_past_abi(self, device: str, op: str, places: Sequence[Any], scalars: tuple[int, ...]) -> None:
@@ -367,11 +385,14 @@ class Backend(abi.Backend):
 
     def _release(self) -> None:
         """Give back what lies below; a lost device has nothing left to give, and says so to nobody here."""
+        arenas = getattr(self, "_arenas", {})
+        for arena in arenas.values():
+            with contextlib.suppress(DriverError, BackendError, InconclusiveError):
+                arena.settle()
         for address, _ in self._pinned:
             with contextlib.suppress(DriverError):
                 self._driver.unpin(address)
         self._pinned.clear()
-        arenas = getattr(self, "_arenas", {})
         for name, lane in self._lanes.items():
             with (
                 contextlib.suppress(DriverError, BackendError, InconclusiveError),
@@ -397,6 +418,7 @@ class CompiledPath:
         device = self._machine.device_of(stretch.phase)
         if stretch.phase not in self._known:
             self._known[stretch.phase] = self._path(device)
+        self._backend.arenas()[device].settle()  # compiled calls take addresses, past the buffers
         walked: Walked = self._known[stretch.phase].run(stretch, address, places)
         return walked
 

@@ -1,4 +1,4 @@
-"""The arena of a CUDA device: one `cudaMalloc`, poisoned by memsets, looked at past the ABI under a tag of its own."""
+"""Arenas of CUDA devices, one `cudaMalloc` each, looked at past the ABI under a tag; and of processors beside them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,39 @@ import numpy.typing as npt
 from executor.arena import NUMPY_DTYPES, Arena, DType
 from executor.cuda.driver import Driver, DriverError, faults, selected, worded
 from executor.cuda.kernels import Kernels, signed_word
+from executor.cuda.lane import Lane
 from executor.cuda.source_digest import RANGES
 from fleet.errors import BackendError, DeviceMemoryError
 
-__all__ = ["CudaArena"]
+__all__ = ["CudaArena", "SharedArena"]
 
 _COUNT_THREADS = 256
 
 Looking = Callable[[], contextlib.AbstractContextManager[None]]
 """Marks what is copied inside as a look of the witnesses, not as traffic of the run."""
+
+
+class SharedArena(Arena):
+    """The memory of a processor beside cards, which copy to and from it while the program goes on.
+
+    `awaited` holds the lanes whose copies may be under way, by device: whoever uses the memory waits for them first.
+    """
+
+    def __init__(self, name: str, fence_bytes: int, poison: int) -> None:
+        self.awaited: dict[str, Lane] = {}
+        super().__init__(name, fence_bytes, poison)
+
+    def settle(self, but_for: Lane | None = None) -> None:
+        """Wait for the copies that are still under way, but those of one lane. Raises what went wrong in them."""
+        for device in [name for name, lane in self.awaited.items() if lane is not but_for]:
+            lane = self.awaited.pop(device)
+            with selected(lane.driver, lane.ordinal):
+                lane.synchronize()
+
+    def fill_words(self, first: int, last: int | None, word: int) -> None:
+        """See `executor.arena.Arena.fill_words`."""
+        self.settle()
+        super().fill_words(first, last, word)
 
 
 class CudaArena(Arena):

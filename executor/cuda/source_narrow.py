@@ -49,16 +49,15 @@ __device__ __forceinline__ void two_rows(const narrow16* w0, const narrow16* w1,
     int lane = split ? threadIdx.x : threadIdx.x & 31, lanes = split ? blockDim.x : LANES;
     float ss = 0.0f;
     a = b = 0.0f;
-    size_t bits = (size_t)w0 | (size_t)w1 | (NORM ? (size_t)g : 0);
+    size_t bits = (size_t)w0 | (size_t)w1 | (size_t)x | (NORM ? (size_t)g : 0);
     if ((bits & 15) == 0 && (n & 7) == 0) {
         const uint4 *p0 = (const uint4*)w0, *p1 = (const uint4*)w1;
-        const float4* pg = (const float4*)g;
-        bool even = ((size_t)x & 15) == 0;
+        const float4 *px = (const float4*)x, *pg = (const float4*)g;
         int m = n >> 3;
 #pragma unroll 4
         for (int j = lane; j < m; j += lanes) {
             uint4 u = __ldcs(p0 + j), v = __ldcs(p1 + j);
-            float4 t0 = four_of(x, 2 * j, even), t1 = four_of(x, 2 * j + 1, even);
+            float4 t0 = px[2 * j], t1 = px[2 * j + 1];
             float t[8] = {t0.x, t0.y, t0.z, t0.w, t1.x, t1.y, t1.z, t1.w};
             if (NORM) {
                 float4 h0 = pg[2 * j], h1 = pg[2 * j + 1];
