@@ -1,8 +1,8 @@
 """A handoff over PCIe beside what was calibrated in the same process: `python -m benchmarks.gpu_handoff [--out FILE]`.
 
 The 110M shape of llama2.c, a prompt of 768 prefilled in one call on `gpu:0` and decoded on `cpu:0`, and the reverse.
-Its time is the driver's own (CUPTI): from the start of its first copy to the end of its last. Expected is alpha * copies +
-bytes / beta of the calibrated line of that direction, pinned memory, copies one behind the other.
+Its time is the driver's own (CUPTI): from the start of its first copy to the end of its last. Expected is
+alpha * copies + bytes / beta of that direction's calibrated line: pinned memory, one copy behind the other.
 """
 
 from __future__ import annotations
