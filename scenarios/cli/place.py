@@ -182,7 +182,7 @@ def register(app: typer.Typer) -> None:
 
             console.result(place_text(document, **console.look))
         if simulation_out is not None:
-            _write(console, text, simulation_out)
+            _write(console, text, simulation_out, placing.prepared.ask.request.prefill_chunk)
         return exit_code(document["verdict"])
 
 
@@ -196,11 +196,16 @@ def _check_out(placing: Placing, path: str) -> None:
     check_sayable(placing.wanted)
 
 
-def _write(console: Console, text: str | None, path: str) -> None:
+def _write(console: Console, text: str | None, path: str, chunk: int) -> None:
     from scenarios.documents import write_text
 
     if text is None:
         console.note(f"nothing is admitted: no scenario was written to {path}")
         return
     write_text(path, text)
+    if chunk == 1:
+        console.warn(
+            f"{path}: its rate of arrivals is that of a prefill of one position a call, which no engine does; "
+            "--prefill-chunk N prices it with the chunk of yours"
+        )
     console.note(f"scenario written to {path}; kvwaybill simulate {path}")

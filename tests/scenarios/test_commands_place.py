@@ -353,3 +353,12 @@ def test_what_a_simulation_file_cannot_say_is_refused_and_nothing_is_written_of_
     assert "no scenario was written" in none.err
     assert ask("place", "two-gpu", "--simulation-out", tmp_path / "none" / "x.yaml").code == 2
     assert ask("place", "two-gpu", "--simulation-out", "-").code == 2
+
+
+@pytest.mark.parametrize(("chunk", "warned"), [((), True), (("--prefill-chunk", "8"), False)])
+def test_a_rate_of_one_position_a_call_is_told_as_the_file_is_written(
+    ask: Ask, tmp_path: Path, chunk: tuple[str, ...], warned: bool
+) -> None:
+    said = ask("place", "two-gpu", *chunk, "--simulation-out", tmp_path / "best.yaml")
+    assert said.code == 0
+    assert ("which no engine does; --prefill-chunk N prices it" in said.err) == warned
