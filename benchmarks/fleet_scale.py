@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -21,7 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from tables import BOUNDED, ROOT, machine, show
+
 REPEATS = 5
 QUERIES = 300
 
@@ -56,15 +57,6 @@ began = time.process_time()
 seconds = time.process_time() - began
 print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-
-
-def processor() -> str:
-    """Name of the processor, as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def fresh(body: str) -> tuple[float, float]:
@@ -165,19 +157,12 @@ def main() -> None:
     out = parser.parse_args().out
     load = os.getloadavg()[0]
     lines = [
-        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}, load"
-        f" average {load:.1f} before the start; CPU seconds, medians of {REPEATS} fresh processes,"
-        f" {QUERIES} queries a kind.",
+        f"{machine(load)}; CPU seconds, medians of {REPEATS} fresh processes, {QUERIES} queries a kind.",
         "",
-        "| what | median | bound |",
-        "|---|---|---|",
+        *BOUNDED,
         *table(),
     ]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+    show(lines, out)
 
 
 if __name__ == "__main__":

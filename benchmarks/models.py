@@ -8,16 +8,14 @@ Medians over fresh processes; CPU time, because wall time on a shared machine sa
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from startup import REPEATS, ROOT, processor
+from startup import REPEATS
+from tables import BOUNDED, ROOT, machine, show
 
 CONFIGS = ROOT.parent / "shared" / "data" / "model_configs"
 SHOWN = ("Llama-3.2-1B", "gpt-oss-20b", "Qwen3-Next-80B-A3B", "DeepSeek-V3", "Kimi-K2-Instruct")
@@ -50,11 +48,10 @@ def main() -> None:
     if not paths:
         parser.error(f"{options.configs} holds no configs; give a folder of config files with --configs")
     lines = [
-        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')};",
+        f"{machine()};",
         f"medians of {REPEATS} fresh processes, user + system CPU seconds.",
         "",
-        "| what | median | bound |",
-        "|---|---|---|",
+        *BOUNDED,
     ]
     for name in SHOWN:
         path = options.configs / f"{name}.json"
@@ -65,11 +62,7 @@ def main() -> None:
         lines.append(f"| `kvwaybill model show {name}` | {median:.2f} s | 0.6 |")
     median = statistics.median(all_in_one(paths) for _ in range(REPEATS))
     lines.append(f"| {len(paths)} configs read and priced in one process | {median:.3f} s | 0.3 |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text, encoding="utf-8")
+    show(lines, options.out)
 
 
 def seconds_of(words: list[str]) -> float:

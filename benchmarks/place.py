@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import platform
 import statistics
 import sys
 import time
@@ -20,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-from benchmarks.fleet_scale import FLEET, processor  # noqa: E402 - the repository is no package
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from fleet_scale import FLEET
+from tables import BOUNDED, machine, show
 
 REPEATS = 25
 BOARDS = """schema: kvwaybill/fleet/1
@@ -132,18 +131,12 @@ def main() -> None:
     out = parser.parse_args().out
     load = os.getloadavg()[0]
     lines = [
-        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}, load"
-        f" average {load:.1f} before the start; CPU time, medians of {REPEATS} warm searches, one core.",
+        f"{machine(load)}; CPU time, medians of {REPEATS} warm searches, one core.",
         "",
-        "| what | median | bound |",
-        "|---|---|---|",
+        *BOUNDED,
         *single(), *pairs(5, "10 ms (aim 2)"), *pairs(50, "50 ms (aim 10)"), *pools(),
     ]  # fmt: skip
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+    show(lines, out)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import subprocess
 import sys
@@ -20,7 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from tables import machine, show
 
 ROWS = [
     # prefill + decode workers, requests, a second, bound of requests/s
@@ -120,7 +120,7 @@ def table(most: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", help="write the table here, too")
+    parser.add_argument("--out", type=Path, help="write the table here, too")
     parser.add_argument("--most", type=int, default=1_000_000, help="leave out rows of more requests")
     parser.add_argument("--row", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -128,13 +128,7 @@ def main() -> None:
         prefill, decode, requests = (int(word) for word in arguments.row[:3])
         print(json.dumps(row(prefill, decode, requests, float(arguments.row[3]))))
         return
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from startup import processor
-
-    told = f"{processor()}, Python {platform.python_version()}\n\n{table(arguments.most)}"
-    print(told)
-    if arguments.out:
-        Path(arguments.out).write_text(told, encoding="utf-8")
+    show([f"{machine()}\n", table(arguments.most).rstrip("\n")], arguments.out)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -18,18 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tables import BOUNDED, ROOT, machine, show
+
 DATA = ROOT.parent / "shared" / "data" / "llama2c_golden"
 REPEATS = 9
-
-
-def processor() -> str:
-    """Name of the processor, as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def with_bytecode(folder: str) -> dict[str, str]:
@@ -92,11 +83,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
     lines = [
-        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')};",
+        f"{machine()};",
         f"medians of {REPEATS} fresh processes, user + system CPU seconds, compiled kernels and modules cached.",
         "",
-        "| what | median | bound |",
-        "|---|---|---|",
+        *BOUNDED,
     ]
     with tempfile.TemporaryDirectory() as folder:
         environment = with_bytecode(folder)
@@ -107,11 +97,7 @@ def main() -> None:
     lines.append(f"| one warm two-GPU admission in process | {warm_admission_ms():.2f} ms | 1.0 |")
     if not DATA.is_dir():
         lines.append("\nThe run of stories260K was not measured: the shared checkpoint is not beside the project.")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+    show(lines, out)
 
 
 if __name__ == "__main__":
