@@ -175,7 +175,10 @@ class Backend(ABC):
         self._emit(Copied("d2h", spec.id, spec.host, spec.topology_id, None, src.nbytes, label))
 
     def copy_p2p(self, src_device: str, src: Buffer, dst_device: str, dst: Buffer, label: Label) -> None:
-        """Copy `src` on one device to `dst` on another, or (kind `d2d`) within one device."""
+        """Copy `src` on one device to `dst` on another, or (kind `d2d`) within one device.
+
+        It may still be under way when this returns: `synchronize` of either end waits for it, as does its next use.
+        """
         here, there = self._spec(src_device), self._spec(dst_device)
         self._owned(src_device, src, "copy_p2p")
         self._owned(dst_device, dst, "copy_p2p")
