@@ -224,6 +224,9 @@ class _Heap:
     def __init__(self, array: Array) -> None:
         self.name, self.address, self._array = "the heap", _address(array), array
 
+    def settle(self) -> None:
+        """As `executor.arena.Arena.settle`."""
+
     def view(self, offset: int, shape: tuple[int, ...], dtype: DType) -> Array:
         """As `executor.arena.Arena.view`."""
         return np.ndarray(shape, NUMPY_DTYPES[dtype], self._array.data, offset)
