@@ -142,7 +142,8 @@ def _told_where(wanted: Wanted, fault: Fault) -> Fault:
     if fault.source != wanted.source or fault.line:
         return fault
     if fault.field in wanted.given or wanted.source == COMMAND_LINE:
-        flag = f"--{fault.field.replace('_', '-')}" if fault.field else ""
+        named = fault.field.removeprefix("--").replace("_", "-")  # a few faults name the flag itself
+        flag = f"--{named}" if named else ""
         return replace(fault, source=COMMAND_LINE, field=flag)
     line, column = wanted.places.get(fault.field, (0, 0))
     return replace(fault, line=line, column=column)

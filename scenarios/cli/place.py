@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -208,4 +209,4 @@ def _write(console: Console, text: str | None, path: str, chunk: int) -> None:
             f"{path}: its rate of arrivals is that of a prefill of one position a call, which no engine does; "
             "--prefill-chunk N prices it with the chunk of yours"
         )
-    console.note(f"scenario written to {path}; kvwaybill simulate {path}")
+    console.note(f"scenario written to {path}; kvwaybill simulate {shlex.quote(str(path))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -362,3 +363,18 @@ def test_a_rate_of_one_position_a_call_is_told_as_the_file_is_written(
     said = ask("place", "two-gpu", *chunk, "--simulation-out", tmp_path / "best.yaml")
     assert said.code == 0
     assert ("which no engine does; --prefill-chunk N prices it" in said.err) == warned
+
+
+def test_the_command_that_simulates_a_written_scenario_can_be_pasted_into_a_shell(ask: Ask, tmp_path: Path) -> None:
+    out = tmp_path / "weiß nicht.yaml"
+    said = ask("place", "two-gpu", "--simulation-out", out)
+    told = next(line for line in said.err.splitlines() if "kvwaybill simulate" in line)
+    assert shlex.split(told.partition("; ")[2]) == ["kvwaybill", "simulate", str(out)]
+
+
+@pytest.mark.parametrize("command", ["admit", "place"])
+def test_a_flag_that_names_an_unknown_device_is_told_as_it_is_written(ask: Ask, command: str) -> None:
+    said = ask(command, "two-gpu", "--in-use", "gpu:99=1GiB")
+    assert said.code == 2
+    assert "--in-use" in said.err
+    assert "---" not in said.err
