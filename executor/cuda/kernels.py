@@ -54,7 +54,7 @@ NARROWED: dict[str, str] = {
 LARGEST_HEAD = 256
 """head_dim that the attention kernel holds in registers: 8 values a lane."""
 
-SPLIT_BELOW = 12288
+_SPLIT_BELOW = 12288
 """Pairs of rows below which a block shares the columns of each pair: fewer warps than that leave a card waiting."""
 
 _ROW_THREADS = 256
@@ -105,7 +105,6 @@ class Kernels:
         self.driver, self.module, self.stream, self.fault, self.blas = driver, module, stream, fault, blas
         self.dtype = dtype
         self.stored = StoredKernels(self)
-        self.split_below = SPLIT_BELOW
 
     @property
     def looked(self) -> int:
@@ -129,7 +128,7 @@ class Kernels:
 
     def shared_out(self, count: int) -> tuple[int, int]:
         """(blocks of four warps, whether a block shares each pair's columns) for `count` pairs of rows."""
-        split = count < self.split_below
+        split = count < _SPLIT_BELOW
         return count if split else -(-count // _WARPS), int(split)
 
     def run(self, op: str, arrays: Sequence[Operand], scalars: Sequence[int]) -> None:
