@@ -36,18 +36,25 @@ PROMPT, DECODED = 64, 192
 PREFILL = 512
 
 
-def orders_of(model: Any, chunk: int, prompt: int, decoded: int) -> Any:
-    """One device, device attention."""
+def orders_of(
+    model: Any,
+    chunk: int,
+    prompt: int,
+    decoded: int,
+    fleet: str = "one-gpu",
+    ways: tuple[str, str] = ("gpu:0", "gpu:0"),
+) -> Any:
+    """Prefill and decode on the devices named, device attention."""
     ids = (1, *(2 + (7919 * i) % (model.vocab_size - 2) for i in range(1, prompt)))
     request = Request(prompt_ids=ids, steps=prompt + decoded, prefill_chunk=chunk)
-    placement = Placement(prefill="gpu:0", decode="gpu:0")
-    admission = admit(Ask(fleet=load_fleet("one-gpu"), model=model, request=request, placement=placement))
+    placement = Placement(prefill=ways[0], decode=ways[1])
+    admission = admit(Ask(fleet=load_fleet(fleet), model=model, request=request, placement=placement))
     assert admission.verdict == "admitted", admission.reasons
     return make_orders(admission)
 
 
 def in_parts(executor: Executor, model: Any) -> dict[str, float]:
-    """The graph of five launches a layer, which other cards and odd shapes get."""
+    """The graph of five launches a layer: what long rows, other cards and odd shapes get anyway."""
     kernels: Any = executor.machine.backend.handle("gpu:0").kernels  # type: ignore[attr-defined]  # a GPU's own
     kernels.whole = False
     found = replayed(executor, model, 3)

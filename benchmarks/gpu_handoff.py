@@ -13,16 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.gpu import orders_of
 from benchmarks.gpu_parts import tiled
 from executor.backends import cupy_gpu
 from executor.cuda.rates import Line, measure_edges
 from executor.facts import run_document
 from executor.run import Executor
-from fleet.load import load_fleet
-from fleet.placement import Placement
-from planner.admit import Ask, admit
-from planner.plan import make_orders
-from planner.request import Request
 from tests.planner.fleets import llama2c
 
 PROMPT, REPEATS = 768, 3
@@ -32,13 +28,9 @@ WAYS = {("gpu:0", "cpu:0"): "d2h_pinned", ("cpu:0", "gpu:0"): "h2d_pinned"}
 def spans(prefill: str, decode: str) -> tuple[int, int, list[float]]:
     """Bytes and copies of the handoff as the driver saw them, and its seconds in each run."""
     model = llama2c(768, 2048, 12, 12, 12, 32000, 1024)
-    ids = (1, *(2 + (7919 * i) % (model.vocab_size - 2) for i in range(1, PROMPT)))
-    request = Request(prompt_ids=ids, steps=PROMPT + 2, prefill_chunk=PROMPT)
-    placement = Placement(prefill=prefill, decode=decode)
-    admission = admit(Ask(fleet=load_fleet("gpu-and-cpu"), model=model, request=request, placement=placement))
-    assert admission.verdict == "admitted", admission.reasons
+    orders = orders_of(model, PROMPT, PROMPT, 2, "gpu-and-cpu", (prefill, decode))
     nbytes, copies, taken = 0, 0, []
-    with Executor(make_orders(admission), tiled(model), cupy_gpu.Backend) as executor:
+    with Executor(orders, tiled(model), cupy_gpu.Backend) as executor:
         for _ in range(REPEATS + 1):
             seen = [c for c in run_document(executor.run())["driver"]["copies"] if c["phase"] == "handoff"]
             nbytes, copies = sum(c["bytes"] for c in seen), sum(c["copies"] for c in seen)

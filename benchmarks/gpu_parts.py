@@ -1,7 +1,7 @@
 """What a forward call at Llama-2-7B's shape is made of on a card: `python -m benchmarks.gpu_parts [--out FILE]`.
 
 Of each type of weights: a prefill of 512 tokens in one call, its projections alone (cuBLAS), its attention alone, and
-the decode step in one launch and in five a layer. Random weights, one block of values tiled; the
+the decode step, which goes in five launches a layer at rows that long. Random weights, one block of values tiled; the
 clocks are the card's own events. Read bandwidth is that of `torch.sum` over 8 GiB, where PyTorch is installed.
 """
 
@@ -126,9 +126,7 @@ def measured(dtype: str, model: Model, weights: Weights) -> dict[str, Any]:
             nbytes, layers = 4 * PREFILL * model.kv_dim, model.n_layers
             found["digest_k_s"] = bench.seconds(lambda: _unused(arena.digests(offset, nbytes, nbytes, layers)), 3)
             found |= bench.prefill()
-        for name, whole in (("decode_us", True), ("decode_in_parts_us", False)):
-            bench.kernels.whole = whole
-            found[name] = replayed(executor, model, 1)["graph_us"]
+        found["decode_us"] = replayed(executor, model, 1)["graph_us"]
     return found
 
 

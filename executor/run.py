@@ -152,6 +152,7 @@ class Executor:
     def _run(self) -> RunFacts:
         self._reset()
         looked: set[str] = set()
+        last_of_handoff = max((n for n, step in enumerate(self.orders.steps) if step.op == "handoff"), default=-1)
         for order, step in enumerate(self.orders.steps):
             if step.op == "prefill":
                 self._look("stage", looked)
@@ -161,8 +162,9 @@ class Executor:
             self._enter(order, step)
             began = time.perf_counter_ns()
             self._step(order, step)
-            if step.op == "handoff" and not any(s.op == "handoff" for s in self.orders.steps[order + 1 : order + 2]):
-                self.machine.backend.synchronize(self.orders.decode)  # copies may still be under way
+            if order == last_of_handoff:
+                # Its copies may still be under way: the span of the last step holds the wait for all of them.
+                self.machine.backend.synchronize(self.orders.decode)
             if not self._left_out(step):
                 self._recorder.span(step, began, time.perf_counter_ns())
         self._look("handoff", looked)

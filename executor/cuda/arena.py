@@ -46,6 +46,16 @@ class SharedArena(Arena):
         self.settle()
         super().fill_words(first, last, word)
 
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
+        """See `executor.arena.Arena.view`, by which digests, counts and looks go too."""
+        self.settle()
+        return super().view(offset, shape, dtype)
+
+    def snapshot(self) -> npt.NDArray[np.uint32]:
+        """See `executor.arena.Arena.snapshot`."""
+        self.settle()
+        return super().snapshot()
+
 
 class CudaArena(Arena):
     """The memory of one CUDA device. `stream` orders its memsets and looks with the device's own work.

@@ -23,7 +23,7 @@ from executor.instance import Entry
 from executor.ledger import COLUMNS, Ledger
 from executor.machine import Machine
 from executor.stretch import Span, Stretch, Walked
-from fleet.errors import BackendError, DeviceMismatchError, LedgerOverflowError
+from fleet.errors import BackendError, BackendUnavailableError, DeviceMismatchError, LedgerOverflowError
 
 __all__ = ["GraphPath"]
 
@@ -69,7 +69,11 @@ class GraphPath:
                 steps.tables()
                 self._tabled = True
             walk = _Walk(self, stretch, steps, places)
-            return walk.batched() if stretch.chunk > 1 else walk.token_by_token()
+            try:
+                return walk.batched() if stretch.chunk > 1 else walk.token_by_token()
+            except NotImplementedError as error:  # a kernel declines a shape; no other device does its work
+                told = f"{lane.device} declined {phase}: {error}; work is not moved to another device"
+                raise BackendUnavailableError(told) from error
 
     def _words(self, address: int, count: int) -> npt.NDArray[np.uint32]:
         """Words of the device, looked at: no row comes of it."""

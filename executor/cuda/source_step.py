@@ -47,7 +47,7 @@ _MEET = r"""
 /* Where the blocks of a step meet: how many came, over all meetings, and how many left. Both are 0 between steps. */
 extern "C" { __device__ unsigned met[2]; __device__ unsigned long long bests[@BLOCKS@]; }
 
-/* The warps that multiply wait for each other; the one that feeds them does not stop. */
+/* The warps that multiply wait for each other; those that feed them do not stop. */
 __device__ __forceinline__ void step_sync() { asm volatile("bar.sync 1, @THREADS@;" ::: "memory"); }
 
 /* Wait for every block, the `times`-th time. What each wrote before, all may read after. */

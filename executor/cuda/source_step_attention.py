@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["ATTEND"]
+__all__ = ["ATTEND", "STEP_LARGEST_HEAD"]
+
+STEP_LARGEST_HEAD = 256
+"""Elements of a head that `attend_part` holds: twice four in each of 32 lanes."""
 
 ATTEND = r"""
 /* Where the sums of attention lie that are still to be merged: rows of dim, then the largest score of each head and its

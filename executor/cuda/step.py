@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from executor.cuda.source_step import STEP_BLOCKS, STEP_FEEDERS, STEP_PARTS, STEP_QUEUE_BYTES, STEP_THREADS
+from executor.cuda.source_step_attention import STEP_LARGEST_HEAD
 
 if TYPE_CHECKING:
     from executor.cuda.kernels import Kernels
@@ -20,7 +21,8 @@ _OWN_BYTES = 20 << 10
 """At most, of what the kernel itself declares in shared memory."""
 _LONG_ROW = 4096
 """Elements of a row from which a step goes in parts: at the shape of Llama-2-7B, fp32, they took 7,435 us a token and
-one launch 8,549 (H200); with four layers of that shape one launch was the faster one (947 and 1,041)."""
+one launch 8,549 (H200); with four layers of that shape one launch was the faster one (947 and 1,035). Narrow types
+follow it without a measurement of the whole shape."""
 _MATRICES = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _GAINS = ("rms_att", "rms_ffn", "rms_final")
 
@@ -32,7 +34,7 @@ def room_of_step(kernels: Kernels, memory: Memory) -> int | None:
     has to fit beside the queues.
     """
     model = memory.model
-    if model.dim >= _LONG_ROW:
+    if model.dim >= _LONG_ROW or model.head_dim > STEP_LARGEST_HEAD:
         return None
     per_piece = _PIECE // memory.wide
     extents = (model.dim, model.kv_dim, model.hidden_dim)

@@ -24,13 +24,13 @@ Operation = tuple[str, int, str]
 """Of the program text: its name, its layer and the weight that it reads."""
 
 
-def _attention_half(layer: int) -> tuple[Operation, ...]:
+def _attention_operations(layer: int) -> tuple[Operation, ...]:
     products = (("matmul", layer, name) for name in ("wq", "wk", "wv"))
     end = (("rope", layer, ""), ("attention", layer, ""), ("matmul", layer, "wo"), ("add", layer, ""))
     return ("rmsnorm", layer, "rms_att"), *products, *end
 
 
-def _feed_forward_half(layer: int) -> tuple[Operation, ...]:
+def _feed_forward_operations(layer: int) -> tuple[Operation, ...]:
     products = (("matmul", layer, "w1"), ("matmul", layer, "w3"))
     end = (("swiglu", layer, ""), ("matmul", layer, "w2"), ("add", layer, ""))
     return ("rmsnorm", layer, "rms_ffn"), *products, *end
@@ -103,7 +103,7 @@ class Steps:
         launch_step(self.kernels, self.memory, source, first, wants_logits, room)
         self._note(("embed", -1, "token_embedding"))
         for layer in range(self.model.n_layers):
-            self._note(*_attention_half(layer), *_feed_forward_half(layer))
+            self._note(*_attention_operations(layer), *_feed_forward_operations(layer))
         if wants_logits:
             self._note(*self._ending)
 
@@ -146,7 +146,7 @@ class Steps:
         self.kernels.attend([memory.at("act/xb"), memory.at("act/q"), *caches], memory.position, 0, 1, heads)
         args = [memory.at("act/x"), memory.at("act/xb"), memory.weight("wo", layer, dim, dim), dim, dim]
         self.kernels.units(self.kernels.named("decode_add"), -(-dim // 2), args)
-        self._note(*_attention_half(layer))
+        self._note(*_attention_operations(layer))
 
     def _feed_forward_half(self, layer: int) -> None:
         model, memory = self.model, self.memory
@@ -156,7 +156,7 @@ class Steps:
         self.kernels.units(self.kernels.named("decode_ffn"), hidden, args)
         args = [memory.at("act/x"), memory.at("act/hb"), memory.weight("w2", layer, dim, hidden), dim, hidden]
         self.kernels.units(self.kernels.named("decode_add"), -(-dim // 2), args)
-        self._note(*_feed_forward_half(layer))
+        self._note(*_feed_forward_operations(layer))
 
     def _embed(self, source: int, rows: int) -> None:
         model, memory = self.model, self.memory

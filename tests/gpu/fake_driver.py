@@ -79,6 +79,8 @@ class FakeDriver:
         self.seen: Any = FakeTrace() if trace is None else trace
         self.faults: dict[str, tuple[int, FaultKind]] = {}
         self.calls: list[str] = []
+        self.launched: set[str] = set()
+        """Names of the kernels that were launched."""
         self.now = 0
         self.blocks: dict[int, tuple[int, int, Any]] = {}  # address -> (ordinal or -1, nbytes, memory)
         self.outer: Any = None
@@ -313,6 +315,7 @@ class FakeDriver:
         together: bool = False,
     ) -> None:  # fmt: skip
         self._called("launch")
+        self.launched.add(name)
         assert together == name.startswith("decode_step"), f"{name}: whether its blocks wait for one another"
         assert not together or (grid[0] <= self.at_once[0] and shared <= self.at_once[1])
         assert len(args) == len(parameters_of(name))

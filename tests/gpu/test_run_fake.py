@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,18 +10,20 @@ from typing import Any
 import pytest
 
 from executor.backends import cupy_gpu
+from executor.cuda.kernels import LARGEST_HEAD
 from executor.device import Backend, Buffer
 from executor.events import Label
 from executor.facts import RunFacts, run_document
 from executor.hands import Hands, Piece
 from executor.instance import Phase
 from executor.run import Executor
-from fleet.errors import BackendError, DeviceMismatchError, InconclusiveError
+from fleet.errors import BackendError, BackendUnavailableError, DeviceMismatchError, InconclusiveError
 from planner.plan import make_orders, prediction_document
-from tests.executor.requests import BACK, ORACLE, SPLIT, admitted, embedded, run_once
+from tests.executor.requests import BACK, ORACLE, SPLIT, admitted, embedded, random_weights, run_once
 from tests.executor.test_run import rows
 from tests.gpu.fake import on
 from tests.gpu.fake_driver import FakeDriver, FakeTrace
+from tests.planner.fleets import llama2c
 
 TO_CPU, FROM_CPU = ("gpu:0", "cpu:0"), ("cpu:0", "gpu:1")
 PATHS = ["dispatch", "fused"]
@@ -261,9 +264,30 @@ def test_a_card_that_cannot_run_all_blocks_at_once_gets_launches_a_part_and_the_
     driver: FakeDriver, cuda: type[Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, _ = as_predicted(cuda, path="fused")
+    assert "decode_step" in driver.launched
+    assert "decode_qkv" not in driver.launched
+    driver.launched.clear()
     monkeypatch.setattr(driver, "at_once", (0, driver.at_once[1]))
     parts, _ = as_predicted(cuda, path="fused")
     monkeypatch.setattr(driver, "at_once", (8, 100 << 10))  # blocks, and no room for their queues
     no_room, _ = as_predicted(cuda, path="fused")
+    assert "decode_step" not in driver.launched
     facts = [(run.tokens, run.logits_top1_bits, run.program, run.waybill) for run in (whole, parts, no_room)]
     assert facts[0] == facts[1] == facts[2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "whole"),
+    [((512, 64, 1, 2, 1, 40, 40), True), ((512, 64, 1, 1, 1, 40, 40), False), ((4096, 16, 1, 32, 1, 8, 24), False)],
+    ids=["heads of 256", "a head of 512", "rows of 4,096"],
+)
+def test_a_step_goes_in_one_launch_only_where_its_kernel_holds_it(
+    driver: FakeDriver, cuda: type[Backend], shape: tuple[int, ...], whole: bool
+) -> None:
+    model = llama2c(*shape, shared=True)
+    orders = make_orders(admitted(model, (1, 2), steps=6, devices=ORACLE))
+    declined = model.head_dim > LARGEST_HEAD
+    told = pytest.raises(BackendUnavailableError, match="heads of 512; the kernel holds up to 256")
+    with Executor(orders, random_weights(model), cuda) as executor, told if declined else contextlib.nullcontext():
+        executor.run()
+    assert ("decode_step" in driver.launched) == whole

@@ -21,11 +21,11 @@ from tests.planner.fleets import llama2c
 pytestmark = needs(1)
 
 SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
-    "heads of eight, an odd vocabulary": ((48, 100, 2, 6, 3, 259, 300), 200),
+    "heads of eight, an odd vocabulary": ((48, 104, 2, 6, 3, 259, 300), 200),
     "hidden rows too short for parts of attention": ((256, 64, 2, 2, 1, 97, 512), 400),
     "heads of 256, two parts": ((512, 1040, 2, 2, 2, 1001, 700), 600),
     "more units than a block finishes at once": ((288, 768, 1, 6, 6, 70001, 40), 40),
-    "rows of nine pieces": ((36, 92, 2, 3, 3, 50, 100), 100),
+    "rows of nine pieces of bf16": ((72, 184, 2, 6, 6, 50, 100), 100),
     "one head, many positions, four parts": ((128, 640, 1, 1, 1, 64, 1600), 1500),
     "more heads than processors": ((1088, 128, 1, 136, 8, 32, 300), 280),
 }
@@ -38,10 +38,20 @@ def both_ways(
     dim, hidden, layers, heads, kv_heads, vocab, length = shape
     model = llama2c(dim, hidden, layers, heads, kv_heads, vocab, length, shared=True)
     orders, found = make_orders(admitted(model, (1, 2, 3), steps=steps, devices=ORACLE, granule=2 << 20)), []
+    asked: list[bool] = []
+
+    def noted(kernels: Kernels, memory: Memory) -> int | None:
+        room = room_of_step(kernels, memory)
+        asked.append(room is not None)
+        return room
+
+    monkeypatch.setattr("executor.cuda.steps.room_of_step", noted)
     for whole in (True, False):
         monkeypatch.setattr(Kernels, "whole", whole)
         facts = run_once(orders, random_weights(model), backend=made)
         found.append((list(facts.tokens), np.array(facts.logits_top1_bits, np.uint32).view(np.float32)))
+    assert asked, "no step was captured"
+    assert all(asked), "a step that was to go in one launch went in parts"
     return found
 
 
